@@ -150,7 +150,7 @@ def test_once_reports_and_fails_on_silent_broker(tmp_path, broker, namespace):
 @pytest.mark.pulsar
 @pytest.mark.broker
 def test_a_real_pulsar_is_collected(tmp_path, broker, pulsar, heard, namespace):
-    transport = Transport(pulsar.admin_url, pulsar.token(), user_agent="test", timeout_seconds=20)
+    transport = Transport(pulsar.admin_url, None, user_agent="test", timeout_seconds=20)
     topics, name = ScalableTopics(transport), f"topic://{namespace}/orders"
     try:
         transport.exchange("PUT", "/admin/v2/tenants/acme", body='{"adminRoles":[],"allowedClusters":["standalone"]}')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from docs.pips import page
+from tests.docs import pip_pages as page
 from tests.docs.pip_pages import PIPS, ROOT, problems
 
 

@@ -26,6 +26,7 @@ from tests.admin.conftest import transport
 from tests.admin.provider import providing
 from tests.admin.server import CERTIFICATE
 from tests.executor import orders
+from tests.harness.pulsar.secured import SecuredPulsar
 from tests.local.token_keys import KeyPair
 from tests.waiting import wait_until
 
@@ -46,7 +47,7 @@ def epoch_of(topics):
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory, pulsar_jars):
     """A Pulsar that asks for tokens, killed after a split."""
-    first = StandalonePulsar(tmp_path_factory.mktemp("secured"), pulsar_jars, tokens=True)
+    first = SecuredPulsar(tmp_path_factory.mktemp("secured"), pulsar_jars)
     try:
         first.start()
         topics = topics_of(first, first.token())
@@ -60,7 +61,7 @@ def killed(tmp_path_factory, pulsar_jars):
         assert {first.port, first.web_port} <= {place.port for place in listening}
     finally:
         first.kill()
-    assert StandalonePulsar(first.folder, pulsar_jars, tokens=True).token() == first.token()
+    assert SecuredPulsar(first.folder, pulsar_jars).token() == first.token()
     return first
 
 
@@ -71,8 +72,8 @@ def secured(killed, pulsar_jars):
     tls = TlsFiles(killed.folder / "certificate.pem", killed.folder / "key.pem")
     tls.certificate.write_text("".join(pem[1:]))
     tls.key.write_text(pem[0])
-    one = StandalonePulsar(
-        killed.folder, pulsar_jars, tokens=KeyPair.read(), tls=tls, settings={"scalableTopicMaxSegments": 9}
+    one = SecuredPulsar(
+        killed.folder, pulsar_jars, signer=KeyPair.read(), tls=tls, settings={"scalableTopicMaxSegments": 9}
     )
     try:
         one.start()

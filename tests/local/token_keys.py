@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from anabranch.local.pulsar.tokens import claims_of, encoded
+from tests.harness.pulsar.tokens import claims_of, encoded
 
 _FILE = Path(__file__).with_name("token_key.json")
 """Of the tests alone: modulus and private exponent as in a JWK, the public key as in X.509 (`openssl genrsa`)."""

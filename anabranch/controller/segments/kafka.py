@@ -91,13 +91,10 @@ _PROBE_TIME_MS = 32_503_680_000_000
 class KafkaSegments(SegmentStore):
     """Segments in the cluster at `kafka`; thread-safe."""
 
-    def __init__(
-        self, kafka: KafkaConnection, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1
-    ) -> None:
-        """Connects at the first use. `replication_factor` of new segments; -1: the brokers' default."""
+    def __init__(self, kafka: KafkaConnection, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """Connects at the first use."""
         self._kafka = KafkaAdmin(kafka, timeout_seconds)
         self._positions = Positions(self._kafka)
-        self._replication_factor = replication_factor
         self._life: int | None = None
 
     def of_life(self, created_at: int | None) -> KafkaSegments:
@@ -120,7 +117,7 @@ class KafkaSegments(SegmentStore):
 
     def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
         segment = segment_name(topic, segment_id, hash_range)
-        new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor, config=_OPEN)
+        new = NewTopic(self._name(segment), 1, replication_factor=-1, config=_OPEN)
         with self._kafka.to(f"create {segment}"):
             try:
                 self._kafka.answers(
@@ -280,7 +277,7 @@ class KafkaSegments(SegmentStore):
 
     def _is_known_to_the_cluster(self, segment: str) -> bool:
         """Ask Kafka's controller, by a dry-run creation, whether the topic exists."""
-        new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor)
+        new = NewTopic(self._name(segment), 1, replication_factor=-1)
         try:
             self._kafka.answers(self._kafka.admin.create_topics([new], validate_only=True, **self._kafka.limit))
         except KafkaException as error:

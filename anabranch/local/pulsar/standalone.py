@@ -8,8 +8,6 @@ merges.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,11 +17,6 @@ from anabranch.admin.transport import Transport
 from anabranch.local.broker import check_port_is_free, free_ports
 from anabranch.local.embedded import EmbeddedServer
 from anabranch.local.pulsar.jvm import command, loopback, write_properties
-from anabranch.local.pulsar.tokens import SecretKey, Signer
-from schemas.tls import TlsFiles, client_context
-
-_ADMIN = "admin"
-"""The role that may do everything."""
 
 
 class StandalonePulsar(EmbeddedServer):
@@ -34,6 +27,7 @@ class StandalonePulsar(EmbeddedServer):
 
     NAME, LOG = "Pulsar", "pulsar.log"
     START_SECONDS, STOP_SECONDS = 180.0, 30.0
+    ADVERTISED = "127.0.0.1"
 
     def __init__(
         self,
@@ -41,15 +35,12 @@ class StandalonePulsar(EmbeddedServer):
         jars: Path,
         heap: str = "512m",
         web_port: int = 0,
-        tokens: bool | Signer = False,
-        tls: TlsFiles | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """`folder` holds data, configuration and log; `jars` is the folder of `anabranch.local.setup.ensure_pulsar`.
 
-        `tokens` asks every client for a token (see `token`), by a key of its own or of the given signer. With `tls`, a
-        certificate of `localhost` that signs itself, and its key, there is nothing but TLS. `settings` are lines of
-        broker.conf over ours, such as `{"scalableTopicAutoScaleEnabled": True}`. `web_port` 0 means a free one.
+        `settings` are lines of broker.conf over ours, such as `{"scalableTopicAutoScaleEnabled": True}`. `web_port` 0
+        means a free one.
         """
         super().__init__(folder, jars, heap)
         if web_port:
@@ -57,27 +48,21 @@ class StandalonePulsar(EmbeddedServer):
         self.port, free = free_ports(2)
         self.web_port = web_port or free
         self._settings = dict(settings or {})
-        self._signer = self._kept_key() if tokens is True else tokens or None
-        self.tls = tls
 
     @property
     def admin_url(self) -> str:
         """Of the admin REST interface."""
-        return f"https://localhost:{self.web_port}" if self.tls else f"http://127.0.0.1:{self.web_port}"
+        return f"http://127.0.0.1:{self.web_port}"
 
     @property
     def service_url(self) -> str:
         """Of producers and consumers."""
-        return f"pulsar+ssl://localhost:{self.port}" if self.tls else f"pulsar://127.0.0.1:{self.port}"
+        return f"pulsar://127.0.0.1:{self.port}"
 
     @property
     def jars(self) -> Path:
         """The folder of its jars."""
         return self._jars
-
-    def token(self, role: str = _ADMIN) -> str | None:
-        """A token of a role; the default may do everything. None: it asks for no token."""
-        return None if self._signer is None else self._signer.token(role)
 
     def prepare(self) -> list[str]:
         """Write the configuration and return the command that runs Pulsar.
@@ -98,15 +83,14 @@ class StandalonePulsar(EmbeddedServer):
             "--bookkeeper-dir",
             str(self.folder / "bookkeeper"),
             "--advertised-address",
-            "localhost" if self.tls else "127.0.0.1",
+            self.ADVERTISED,
             "--no-functions-worker",
             "--no-stream-storage",
         )
 
     def serves(self) -> bool:
         """Return True if Pulsar answers clients and has the namespace `public/default`."""
-        believed = client_context(TlsFiles(ca=self.tls.certificate)) if self.tls else None
-        transport = Transport(self.admin_url, self.token(), user_agent="anabranch-lab", timeout_seconds=5, tls=believed)
+        transport = self._transport()
         topics = ScalableTopics(transport)
         try:
             ready = transport.exchange("GET", "/admin/v2/brokers/ready")
@@ -117,44 +101,17 @@ class StandalonePulsar(EmbeddedServer):
         finally:
             topics.close()
 
+    def _transport(self) -> Transport:
+        return Transport(self.admin_url, None, user_agent="anabranch-lab", timeout_seconds=5)
+
     def _properties(self) -> dict[str, object]:
-        ours = {
+        return {
             **_PROPERTIES,
             "brokerServicePort": self.port,
             "webServicePort": self.web_port,
             "listeningInterface": loopback(),
+            **self._settings,
         }
-        if self.tls is not None:
-            ours |= {
-                "brokerServicePort": "",
-                "brokerServicePortTls": self.port,
-                "webServicePort": "",
-                "webServicePortTls": self.web_port,
-                "tlsCertificateFilePath": self.tls.certificate,
-                "tlsKeyFilePath": self.tls.key,
-                "brokerClientTlsEnabled": True,
-                "brokerClientTrustCertsFilePath": self.tls.certificate,
-            }
-        if self._signer is not None:
-            ours |= {
-                **self._signer.broker_settings(),
-                "authenticationEnabled": True,
-                "authorizationEnabled": True,
-                "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
-                "superUserRoles": _ADMIN,
-                "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-                "brokerClientAuthenticationParameters": json.dumps({"token": self.token()}),
-            }
-        return ours | self._settings
-
-    def _kept_key(self) -> SecretKey:
-        """The key of earlier starts in this folder, or a new one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / "token.key"
-        if not file.is_file():
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as key_file:
-                key_file.write(SecretKey.new().raw)
-        return SecretKey(file.read_bytes())
 
 
 _PROPERTIES: dict[str, object] = {

@@ -7,7 +7,6 @@ demand is known to within that band. A backtest measures the share of the time t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -26,7 +25,7 @@ _LOAD_COLUMNS = ("topic", "segment_id", *_RATE_COLUMNS, "accepted_at", "kafka_pa
 
 
 def lines_of_lake(
-    lake: str, since: datetime | None = None, topics: Collection[str] | None = None, until: datetime | None = None
+    lake: str, since: datetime | None = None, until: datetime | None = None
 ) -> tuple[list[RangeLine | ConsumersLine], dict[str, int]]:
     """Return the demand from `since` to before `until`, and the segments of each topic at `since`.
 
@@ -49,10 +48,6 @@ def lines_of_lake(
 
     rows_by_time: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
     of_events = pc.field("type").isin(["layout", "consumer"])
-    of_loads = None
-    if topics is not None:
-        of_events = of_events & pc.field("subject").isin(list(topics))
-        of_loads = pc.field("topic").isin(list(topics))
     columns = ("type", "body", "accepted_at", "kafka_partition", "kafka_offset")
     for rows in stream_columns(lake, EVENTS, columns, 1024, of_events):
         for kind, body, accepted_at, partition, offset in zip(
@@ -60,7 +55,7 @@ def lines_of_lake(
         ):
             event = (LayoutEvent if kind == "layout" else ConsumerEvent).model_validate_json(body)
             rows_by_time.append((_millis(accepted_at), 0, partition, offset, event))
-    for rows in stream_columns(lake, SEGMENT_LOAD, _LOAD_COLUMNS, 65_536, of_loads):
+    for rows in stream_columns(lake, SEGMENT_LOAD, _LOAD_COLUMNS, 65_536):
         for row in zip(*(rows[name].to_pylist() for name in _LOAD_COLUMNS), strict=True):
             rows_by_time.append((_millis(row[6]), 1, row[7], row[8], row))
     rows_by_time = sorted(

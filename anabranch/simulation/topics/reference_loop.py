@@ -83,17 +83,16 @@ def alone(
     policy: Policy,
     *,
     decided_by: Decide = decide,
-    extra_ticks: bool = True,
     prunes: bool = True,
 ) -> Came:
     """Run one topic through its demand."""
-    return _Loop(demand, policy, decided_by, extra_ticks, prunes).run()
+    return _Loop(demand, policy, decided_by, prunes).run()
 
 
 class _Loop:
-    def __init__(self, demand: Demand, policy: Policy, decided_by: Decide, extra_ticks: bool, prunes: bool) -> None:
+    def __init__(self, demand: Demand, policy: Policy, decided_by: Decide, prunes: bool) -> None:
         self._demand, self._policy, self._decide = demand, policy, decided_by
-        self._extra_ticks, self._prunes = extra_ticks, prunes
+        self._prunes = prunes
         steps, self._slices = demand.rates.shape
         self._sums = np.concatenate([np.zeros((steps, 1)), np.cumsum(demand.rates, axis=1)], axis=1)
         self._layout = SegmentLayout.create(demand.segments, 0, bucket_budget=policy.entry_bucket_budget)
@@ -119,7 +118,7 @@ class _Loop:
             changed, consumers = consumers != self._demand.consumers[step], int(self._demand.consumers[step])
             lacks = consumers > len(self._layout.active)
             trigger = None
-            if now % TICK_MS == 0 or is_hot or (self._extra_ticks and due is not None and now >= due):
+            if now % TICK_MS == 0 or is_hot or (due is not None and now >= due):
                 trigger, due = "tick", None
             elif changed or (had_actions and lacks):
                 trigger = "consumer"

@@ -31,6 +31,8 @@ SLICES = 256
 """Of the key space: 256 hashes each."""
 _EVEN = 0.3
 """Part of the demand that is spread evenly over the key space."""
+_MESSAGE_BYTES, _FANOUT, _MOST_CONSUMERS = 1_000.0, 2.0, 4
+"""Of a message; messages out for each in; of one STREAM subscription, at the peak."""
 
 
 class ShapedDemand:
@@ -43,25 +45,19 @@ class ShapedDemand:
         hours: float,
         *,
         began_at: int = 0,
-        step_ms: int = STEP_MS,
         peak: float = 40_000.0,
-        message_bytes: float = 1_000.0,
-        fanout: float = 2.0,
-        most_consumers: int = 4,
         seed: int = 1,
     ) -> None:
-        """`fanout`: messages out for each in; `most_consumers`: of one STREAM subscription, at the peak."""
         random = np.random.default_rng(seed)
         self.topics = [f"topic://simulated/{shape}/t{number:04d}" for number in range(topics)]
-        self.began_at, self.step_ms = began_at, step_ms
-        self.steps = max(1, round(hours * HOUR_MS / step_ms))
+        self.began_at, self.step_ms = began_at, STEP_MS
+        self.steps = max(1, round(hours * HOUR_MS / STEP_MS))
         self._shape = shape
         self._peak = peak * random.uniform(0.3, 1.0, topics)
         self._phase = random.uniform(0.0, 1.0, topics)
         self._narrow = random.uniform(0.0, 1.0, topics)
         self._profile = _profiles(topics, random)
-        self._most = most_consumers
-        size, out = message_bytes * random.uniform(0.5, 2.0, topics), fanout * random.uniform(0.5, 1.5, topics)
+        size, out = _MESSAGE_BYTES * random.uniform(0.5, 2.0, topics), _FANOUT * random.uniform(0.5, 1.5, topics)
         self._factors = np.stack([np.ones(topics), size, out, size * out], axis=1)
 
     def layouts(self, indices: range) -> list[SegmentLayout]:
@@ -86,7 +82,7 @@ class ShapedDemand:
         consumers = []
         times = np.arange(-(-begin // _CONSUMERS_EVERY_MS) * _CONSUMERS_EVERY_MS, end, _CONSUMERS_EVERY_MS)
         for instant, part in zip(times.tolist(), self._level(index, times).tolist(), strict=True):
-            count = round(self._most * part)
+            count = round(_MOST_CONSUMERS * part)
             if announced[index] != count:
                 announced[index] = count
                 consumers.append(ConsumersFrom(self.began_at + instant, "consumers", "STREAM", count))

@@ -40,14 +40,14 @@ class Series(NamedTuple):
             raise SeriesError(f"{self.name}: the first {days:g} days have less than two points")
         return Series(self.name, self.at[chosen], self.values[chosen])
 
-    def scaled(self, percentile: float = 100.0, peak: float = PEAK) -> Series:
+    def scaled(self, percentile: float = 100.0) -> Series:
         """Scale the series to split thresholds, so that a percentile of its values becomes the peak.
 
         Raises `SeriesError` if the percentile is 0.
         """
         if not np.percentile(self.values, percentile) > 0:
             raise SeriesError(f"{self.name}: percentile {percentile:g} of the values is 0, nothing can be scaled to it")
-        return self._replace(values=self.values * (peak / float(np.percentile(self.values, percentile))))
+        return self._replace(values=self.values * (PEAK / float(np.percentile(self.values, percentile))))
 
 
 class SeriesError(ValueError):
@@ -76,27 +76,25 @@ def read_series(path: Path) -> Series:
     return Series(path.stem, np.array([instant for instant, _ in points]), np.array([value for _, value in points]))
 
 
-def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
+def zipf_profile(exponent: float, seed: int) -> Floats:
     """Return the share of the load of each slice of the key space; exponent 0: all the same."""
     if exponent == 0:
-        return np.full(slices, 1 / slices)
+        return np.full(SLICES, 1 / SLICES)
     weights = np.arange(1, KEYS + 1) ** -exponent
-    slices_of_keys = np.random.default_rng(seed).integers(0, slices, KEYS)
-    return np.bincount(slices_of_keys, weights / weights.sum(), slices).astype(np.float64)
+    slices_of_keys = np.random.default_rng(seed).integers(0, SLICES, KEYS)
+    return np.bincount(slices_of_keys, weights / weights.sum(), SLICES).astype(np.float64)
 
 
 class TraceDemand:
     """Demand from one series: a topic for each distribution of keys."""
 
-    def __init__(
-        self, series: Series, exponents: Sequence[tuple[float, int]], threshold: float, step_ms: int = STEP_MS
-    ) -> None:
+    def __init__(self, series: Series, exponents: Sequence[tuple[float, int]], threshold: float) -> None:
         """`exponents`: (Zipf exponent, seed) of each topic; `threshold`: messages a second per split threshold."""
         self.topics: Sequence[str] = [
             f"topic://traces/{series.name}/zipf-{exponent:g}-{seed}" for exponent, seed in exponents
         ]
-        self.began_at, self.step_ms = int(series.at[0]), step_ms
-        self.steps = int(series.at[-1] - series.at[0]) // step_ms
+        self.began_at, self.step_ms = int(series.at[0]), STEP_MS
+        self.steps = int(series.at[-1] - series.at[0]) // STEP_MS
         self._series, self._threshold = series, threshold
         self._profiles = [zipf_profile(exponent, seed) for exponent, seed in exponents]
 

@@ -12,6 +12,7 @@ from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import ensure_pulsar
 from runtime.java_home import SetupError
 from schemas.settings.root import load_settings
+from tests.harness.pulsar.secured import SecuredPulsar
 
 
 @click.command()
@@ -33,13 +34,14 @@ def main(folder: Path, port: int, tokens: bool, lines: tuple[str, ...]) -> None:
     try:
         jars = ensure_pulsar(load_settings(), lambda line: click.echo(line, err=True))
         given = dict(line.split("=", 1) for line in lines)
-        pulsar = StandalonePulsar(folder, jars, web_port=port, tokens=tokens, settings=given)
+        kind = SecuredPulsar if tokens else StandalonePulsar
+        pulsar = kind(folder, jars, web_port=port, settings=given)
         pulsar.start()
     except SetupError as error:
         raise click.ClickException(str(error)) from error
     try:
         click.echo(f"export ANABRANCH_CONTROLLER_URL={pulsar.admin_url}")
-        if tokens:
+        if isinstance(pulsar, SecuredPulsar):
             click.echo(f"export ANABRANCH_CONTROLLER_TOKEN={pulsar.token()}")
         click.echo(f"export PULSAR_SERVICE_URL={pulsar.service_url}")
         click.echo(f"log: {pulsar.log}; Ctrl-C ends it", err=True)

@@ -1,6 +1,6 @@
 """Tokens for Pulsar's `AuthenticationProviderToken`: JWTs signed with a secret key (HS256).
 
-Neighbours: `anabranch.local.pulsar.standalone` sets a broker up with the key.
+Neighbours: `tests.harness.pulsar.secured` sets a broker up with the key.
 """
 
 from __future__ import annotations
