@@ -1,8 +1,8 @@
 """Settings from the environment: `ANABRANCH_SECTION__KEY` for every key, `__` between path names.
 
 Stage: a part of `schemas.settings.root`, which overrides all files. Text is taken literally; other values are in TOML
-or JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name; so is one
-with single underscores that is nearly a variable's name.
+or JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name; so is
+one with single underscores that is nearly a variable's name.
 """
 
 from __future__ import annotations
