@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from schemas.settings.section import Section, SettingsError
+from schemas.settings.section import Section, SettingsError, StrictModel
 
 MAX_FILE_BYTES = 1_000_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -92,7 +92,7 @@ class Rule(Section):
         return value > self.above if self.above is not None else value < self.below  # type: ignore[operator]
 
 
-class Target(Section):
+class Target(StrictModel):
     """Settings common to all destinations over HTTP."""
 
     url: WebAddress | None = None
@@ -125,7 +125,7 @@ class Webhook(Target):
     """The environment variable that holds the key of the signature; None: it is not signed."""
 
 
-class Log(Section):
+class Log(StrictModel):
     kind: Literal["log"]
 
 

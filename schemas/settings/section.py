@@ -15,10 +15,14 @@ class SettingsError(ValueError):
     """The settings are invalid; the message names key and file, and the allowed values."""
 
 
-class Section(BaseModel):
-    """A section: unknown keys are errors, and field docstrings become JSON Schema descriptions."""
+class StrictModel(BaseModel):
+    """Unknown keys are errors, and field docstrings become JSON Schema descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Section(StrictModel):
+    """A section. It cannot be part of a union with a discriminator, because of its validator."""
 
     @field_validator("*", mode="before")
     @classmethod
