@@ -24,13 +24,13 @@ from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.transport import Transport
 from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
-from decisions.bundles.top_bundles import busiest_last
 from schemas.bundles import (
     BrokerLoadData,
     BrokerLookupData,
     LocalBrokerData,
     NamespaceBundleStats,
     ResourceUsage,
+    TopBundlesLoadData,
 )
 from schemas.kafka.broker_messages import (
     BalancerPolicies,
@@ -263,7 +263,7 @@ def _read_report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mappi
                 broker=broker,
                 at=now,
                 data=read_broker_load(stats, metrics, now),
-                top_bundles=busiest_last(stats, _TOP_BUNDLES),
+                top_bundles=TopBundlesLoadData.of_busiest(stats, _TOP_BUNDLES),
             )
         data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
     return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)

@@ -1,47 +1,20 @@
 """Busiest bundles of brokers, as the extensible load manager's brokers choose them for their load data.
 
-Stage: before `decide`, for reports with more bundles than a broker publishes. Sources: `TopKBundles` and the order of
-`NamespaceBundleStats`.
+Stage: before `decide`, for reports with more bundles than a broker publishes. Source: `TopKBundles`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import floor
 from typing import Any
 
-from decisions.bundles.averages import message_rate
 from decisions.bundles.configuration import GAIN, Configuration, ConfigurationError
 from decisions.bundles.patterns import matching_texts
 from schemas.base import build_model
-from schemas.bundles import IsolationPolicy, NamespaceBundleStats, TopBundle, TopBundlesLoadData
+from schemas.bundles import IsolationPolicy, TopBundlesLoadData
 
 LIMIT = "loadBalancerMaxNumberOfBundlesInBundleLoadReport"
 _DEFAULT_LIMIT = 10
-_THROUGHPUT, _MESSAGES, _CONNECTIONS, _CACHE = 100_000, 100, 500, 100_000
-"""Upstream compares bundles by multiples of these."""
-
-
-def busiest_last(loads: Mapping[str, NamespaceBundleStats], most: int) -> TopBundlesLoadData:
-    """Return the `most` busiest bundles, the busiest last.
-
-    Upstream compares throughput in before throughput out, both in steps of 100 kB/s, then messages, connections and
-    cache. Among equals it follows a hash map's order; here names decide.
-    """
-    ordered = sorted(loads, key=lambda bundle: (_load_rank(loads[bundle]), bundle))
-    chosen = ordered[max(0, len(ordered) - most) :]
-    top = [build_model(TopBundle, {"bundle_name": bundle, "stats": loads[bundle]}) for bundle in chosen]
-    return build_model(TopBundlesLoadData, {"top_bundles_load_data": top})
-
-
-def _load_rank(stats: NamespaceBundleStats) -> tuple[int, ...]:
-    return (
-        floor(stats.msg_throughput_in / _THROUGHPUT + 0.5),
-        floor(stats.msg_throughput_out / _THROUGHPUT + 0.5),
-        floor(message_rate(stats) / _MESSAGES + 0.5),
-        (stats.topics + stats.consumer_count + stats.producer_count) // _CONNECTIONS,
-        stats.cache_size // _CACHE,
-    )
 
 
 def choose_top_bundles(

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from decisions.bundles.averages import total_throughput
-from decisions.bundles.top_bundles import busiest_last
 from schemas.base import build_model
 from schemas.bundles import (
     BrokerLoadData,
     LocalBrokerData,
     NamespaceBundleStats,
     ResourceUsage,
+    TopBundlesLoadData,
 )
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
@@ -138,7 +138,7 @@ def _change_report(report: Report, bundle: str, stats: NamespaceBundleStats, amo
     return report.model_copy(
         update={
             "data": _with_load(data_of, stats, amounts, sign).model_copy(update=values),
-            "top_bundles": busiest_last(top, len(top)),
+            "top_bundles": TopBundlesLoadData.of_busiest(top, len(top)),
         }
     )
 

@@ -59,17 +59,15 @@ class BundlesActor:
         brokers = self._cluster.brokers()
         if not isinstance(brokers, Answered):
             return no_answer("GET the brokers", brokers)
-        owner = None
-        if isinstance(decision, Unload) and decision.range in ranges.value:
-            reply = self._owner(decision, cluster, brokers.value)
-            if not isinstance(reply, Answered):
-                return no_answer(f"GET the owner of {decision.bundle}", reply)
-            owner = reply.value
-        live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner)
-        if (moving := still_moving(decision, live)) is not None:
-            return moving
-        if self._observes or owner is None or owner == decision.destination:
+        live = LiveBundle(cluster, ranges.value, tuple(brokers.value))
+        if not isinstance(decision, Unload) or decision.range not in ranges.value:
             return live
+        owner = self._owner(decision, cluster, brokers.value)
+        if not isinstance(owner, Answered):
+            return no_answer(f"GET the owner of {decision.bundle}", owner)
+        live = replace(live, owner=owner.value)
+        if self._observes or owner.value in (None, decision.destination):
+            return still_moving(decision, live) or live
         balancing = self._find_balancing(brokers.value)
         if not isinstance(balancing, Answered):
             return no_answer("GET the settings of every broker", balancing)

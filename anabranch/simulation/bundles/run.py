@@ -18,7 +18,6 @@ from anabranch.simulation.bundles.reports import is_due, report, stats, usage
 from decisions.bundles.averages import add_bundle_sample
 from decisions.bundles.configuration import Configuration, ConfigurationError
 from decisions.bundles.decide import decide
-from decisions.bundles.top_bundles import busiest_last
 from schemas.bundles import (
     BalancerState,
     BrokerLoadData,
@@ -170,7 +169,7 @@ class _Run:
             new = report(broker, own[name], now, self.fleet.noise, self.random)
             if self.settings.extensible:
                 self.loads[name] = load_data(self.loads.get(name), new, self.settings)
-                self.busiest[name] = busiest_last(own[name], BUSIEST)
+                self.busiest[name] = TopBundlesLoadData.of_busiest(own[name], BUSIEST)
                 if is_due(self.reports.get(name), new):
                     self.reports[name], self.published[name] = new, self.loads[name]
                 continue

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from decisions.bundles.top_bundles import busiest_last
-from schemas.bundles import NamespaceBundleStats
+from schemas.bundles import NamespaceBundleStats, TopBundlesLoadData
 
 
 def names(loads, most=10):
     stats = {name: NamespaceBundleStats.model_validate(load) for name, load in loads.items()}
-    top = busiest_last(stats, most).top_bundles_load_data
+    top = TopBundlesLoadData.of_busiest(stats, most).top_bundles_load_data
     assert all(entry.stats == stats[entry.bundle_name] for entry in top)
     return [entry.bundle_name for entry in top]
 
