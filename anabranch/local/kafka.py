@@ -17,16 +17,20 @@ from schemas.settings.root import load_settings
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path("var/kafka"))
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
 @click.option("--port", default=9092, show_default=True, help="Of the broker; 0: a free one.")
-def main(folder: Path, port: int) -> None:
-    """A Kafka broker on loopback, with the topics that collector, job and executor use."""
+def main(folder: Path | None, port: int) -> None:
+    """A Kafka broker on loopback, with the topics that collector, job and executor use.
+
+    Its data is in FOLDER, else in var/kafka-alone of the home: never that of a local run.
+    """
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: ended.set())
     try:
-        jars = ensure_jars(load_settings(), lambda line: click.echo(line, err=True))
-        broker = EmbeddedBroker(folder, jars.kafka, port=port)
+        settings = load_settings()
+        jars = ensure_jars(settings, lambda line: click.echo(line, err=True))
+        broker = EmbeddedBroker(folder or settings.path("var/kafka-alone"), jars.kafka, port=port)
         broker.start()
     except SetupError as error:
         raise click.ClickException(str(error)) from error

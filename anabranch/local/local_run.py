@@ -32,6 +32,7 @@ from anabranch.local.processes import PartSpec, PartState
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.pulsar.traffic import make_topic, traffic_command
 from anabranch.local.report import build_report
+from anabranch.local.run_file import write_run_file
 from anabranch.local.setup import ensure_jars, ensure_pulsar
 from anabranch.local.supervisor import Supervisor
 from lake.tables import create_lake, read_columns
@@ -67,13 +68,6 @@ _OTHER_METADATA = frozenset(
     }
 )
 """The same of another cluster's metadata store."""
-
-
-_PLAIN_KAFKA = (
-    'security_protocol = "PLAINTEXT"\nusername = ""\npassword_file = ""\nca = ""\ncertificate = ""\nkey = ""\n'
-)
-_PLAIN_CONTROLLER = 'certificate = ""\nkey = ""\nclient_ca = ""\n'
-"""Broker and controller of a local run are its own and on loopback, whatever the settings say of others."""
 
 
 @dataclass
@@ -136,7 +130,9 @@ class LocalRun:
             pulsar = StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port, settings=scaler)
         page_port = _port_of_page(self.settings.web.port)
         page = f"http://127.0.0.1:{page_port}"
-        run_file = self._write_run_file(broker.bootstrap, port, page_port, free_ports(2))
+        run_file = write_run_file(
+            self.settings, broker.bootstrap, port, page_port, pulsar=self.pulsar, shadow=self.shadow
+        )
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
         self.say("starting the Kafka broker …")
         quiet = without_secrets(os.environ)
@@ -231,23 +227,6 @@ class LocalRun:
             if unread_messages(self.settings) == 0:
                 return
             time.sleep(0.2)
-
-    def _write_run_file(self, bootstrap: str, port: int, page_port: int, metrics: Sequence[int]) -> Path:
-        """Write where the parts find one another; `metrics`: ports of job and collector, which the page asks."""
-        stream, collect = self.settings.stream.metrics_port, self.settings.collect.metrics_port
-        file = self.folder / "run.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(
-            "# Written by every local run: where its parts find one another.\n"
-            f'[kafka]\nbootstrap = "{bootstrap}"\n{_PLAIN_KAFKA}'
-            f'[controller]\nport = {port}\nurl = "http://127.0.0.1:{port}"\n{_PLAIN_CONTROLLER}'
-            f'[web]\nhost = "127.0.0.1"\nport = {page_port}\ncertificate = ""\nkey = ""\ntokens_file = ""\n'
-            + ('[executor]\nmode = "observe"\n' if self.shadow else "")
-            + f"[stream]\nmetrics_port = {stream or metrics[0]}\n"
-            # A single broker leads every topic: there is nothing to stand by for.
-            + (f'[collect]\nconsumers = "registered"\nmetrics_port = {collect or metrics[1]}\n' if self.pulsar else "")
-        )
-        return file
 
     def _has_batches(self) -> bool:
         """Return True if this run's job has written a batch."""

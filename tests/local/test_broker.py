@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -106,10 +107,11 @@ def test_broker_dies_with_its_parent(tmp_path, jars):
 
 def test_trial_kafka_has_topics_and_stops_on_ctrl_c(tmp_path, jars):
     with subprocess.Popen(
-        [sys.executable, "-m", "anabranch.local.kafka", str(tmp_path / "kafka"), "--port", "0"],
+        [sys.executable, "-m", "anabranch.local.kafka", "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "ANABRANCH_HOME": str(tmp_path), "ANABRANCH_LOCAL__JARS": str(jars.kafka.parent)},
     ) as process:
         try:
             name, _, bootstrap = process.stdout.readline().strip().partition("=")
@@ -118,6 +120,8 @@ def test_trial_kafka_has_topics_and_stops_on_ctrl_c(tmp_path, jars):
             assert {one.name: one.partitions for one in KAFKA_TOPICS}.items() <= {
                 name: len(topic.partitions) for name, topic in found.items()
             }.items()
+            # Not in the folder of a local run, which would bring its topics along.
+            assert [path.name for path in (tmp_path / "var").iterdir()] == ["kafka-alone"]
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
             assert not is_serving(KafkaConnection(bootstrap))

@@ -17,6 +17,7 @@ from anabranch.cli.main import cli
 from anabranch.local.broker import is_serving
 from anabranch.local.local_run import part_environment
 from anabranch.local.processes import session_members
+from anabranch.local.run_file import write_run_file
 from anabranch.local.supervisor import lock_folder
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.topics import SEGMENT_STATS
@@ -158,6 +159,18 @@ def test_run_stays_on_own_cluster(tmp_path, jars):
             running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0
     assert "live.invalid" not in (tmp_path / "var" / "log" / "controller.log").read_text()
+
+
+@pytest.mark.parametrize("pulsar", [False, True])
+def test_run_file_alone_leads_to_the_same_state(tmp_path, pulsar):
+    settings = load_settings([HOME / "conf/demonstration-pulsar.toml"], tmp_path, {})
+    file = write_run_file(settings, "127.0.0.1:1", 2, 3, pulsar=pulsar, shadow=pulsar)
+    alone = load_settings([file], HOME, {})
+    assert alone.lake_path == f"{tmp_path}/var/with-pulsar/lake"
+    assert alone.stream.checkpoint == f"{tmp_path}/checkpoints/with-pulsar/stream"
+    assert (alone.local.folder, alone.collect.folder) == (str(file.parent), f"{tmp_path}/var/with-pulsar/collect")
+    assert alone.controller.database == f"{tmp_path}/var/controller/controller.db"
+    assert (alone.kafka.bootstrap, alone.controller.url) == ("127.0.0.1:1", "http://127.0.0.1:2")
 
 
 @pytest.mark.broker
