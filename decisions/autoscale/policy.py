@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -340,7 +341,9 @@ def read_policy(text: str) -> AutoScalePolicyOverride:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in POLICY_FIELDS:
-            raise PolicyError(f"unknown key {key!r}; known keys: {', '.join(POLICY_FIELDS)}")
+            nearest = get_close_matches(key, POLICY_FIELDS, 1, 0.7)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known keys: {', '.join(POLICY_FIELDS)}"
+            raise PolicyError(f"unknown key {key!r}; {hint}")
         if isinstance(value, int) and value.bit_length() > 63:
             raise PolicyError(f"{key}: the number is larger than any that counts here")
         try:

@@ -72,7 +72,7 @@ def test_unreadable_policy_file_is_one_line(tmp_path):
     file.write_text("maxSegment = 3\n")
     result = run("decide", "--policy", str(file), text=HOT)
     assert result.exit_code == 1
-    assert "unknown key 'maxSegment'" in result.stderr
+    assert "unknown key 'maxSegment'; did you mean maxSegments?" in result.stderr
 
 
 BAD = {
