@@ -7,6 +7,10 @@ A connection is unknown until a request with a known token comes over it. A netw
 more closes its oldest. When all connections are taken, the oldest unknown one of all closes. So whoever has a token
 always gets in, from the same address too, however many silent connections there are.
 
+Whoever is closed at once connects again at once, and each time costs the event loop an accept, a protocol and a close.
+So closings of unknown connections have a pace by network. Until its turn comes, a closed connection is only a
+duplicate of its file, which nobody reads: it takes one of the connections, and is the first to give way.
+
 A client, known by its token, may hold `SHARE` times the connections that no client holds: three quarters of all while
 it is alone, and always so few that there is room for the next client. A request over one more connection is refused,
 and that connection stays unknown.
@@ -18,6 +22,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import resource
 import socket
 import time
@@ -25,6 +30,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from runtime.listener.fair_queue import Pace
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +65,14 @@ class ConnectionCounts:
     """The connections that are open, and those whose TLS handshake is not done; in one event loop."""
 
     def __init__(
-        self, max_connections: int, max_per_address: int, handshake_seconds: float, section: str = "controller"
+        self,
+        max_connections: int,
+        max_per_address: int,
+        handshake_seconds: float,
+        section: str = "controller",
+        closings: Pace | None = None,
     ) -> None:
-        """`section`: of the settings, for the log."""
+        """`section`: of the settings, for the log; `closings`: the pace of closings."""
         self._max_connections, self._max_per_address = max_connections, max_per_address
         self._handshake_seconds, self._section = handshake_seconds, section
         self._all = self._refused = 0
@@ -73,24 +85,54 @@ class ConnectionCounts:
         self._by_client = Counter[str]()
         """Connections of each client."""
         self._shaking_hands: dict[int, asyncio.TimerHandle] = {}
+        self._held: OrderedDict[int, asyncio.TimerHandle] = OrderedDict()
+        """Duplicates of files whose connections are closed for us, the longest held first."""
+        self._closings = closings or Pace()
         self._complained_at = float("-inf")
 
     def admit(self, connection: _CountedConnection) -> bool:
         """Count a connection, in whose place another one may be closed; False: there is no room."""
         same = self._by_network.get(connection.network)
         if same is not None and len(same) >= self._max_per_address:
-            self._close(next(iter(same.values())))
-        elif self._all >= self._max_connections:
-            if not self._unknown:
+            self._evict(next(iter(same.values())))
+        if self._all >= self._max_connections:
+            if not self._held and self._unknown:
+                self._evict(next(iter(self._unknown.values())))
+            if self._held:
+                self._let_go(next(iter(self._held)))
+            if self._all >= self._max_connections:
                 self._complain_of(connection.network)
                 return False
-            self._close(next(iter(self._unknown.values())))
         number = connection.fileno()
         self._all += 1
         self._unknown[number] = connection
         self._by_network.setdefault(connection.network, OrderedDict())[number] = connection
-        self._shaking_hands[number] = asyncio.get_running_loop().call_later(self._handshake_seconds, connection.cut)
+        self._shaking_hands[number] = asyncio.get_running_loop().call_later(self._handshake_seconds, self.close, number)
         return True
+
+    def close(self, number: int) -> None:
+        """Close the connection with this file number, if it never carried a known token, at the pace of its network."""
+        connection = self._unknown.get(number)
+        if connection is None:
+            return
+        connection.counts = None
+        self.release(number, connection.network)
+        wait = self._closings.wait(connection.network)
+        if wait > 0:
+            held = os.dup(number)
+            self._all += 1
+            self._held[held] = asyncio.get_running_loop().call_later(wait, self._let_go, held)
+        connection.cut()
+
+    def close_held(self) -> None:
+        """Close all files that are held."""
+        for held in tuple(self._held):
+            self._let_go(held)
+
+    def _let_go(self, held: int) -> None:
+        self._held.pop(held).cancel()
+        self._all -= 1
+        os.close(held)
 
     def greet(self, number: int, abort: Callable[[], None]) -> None:
         """The connection with this file number is ready for HTTP; `abort` ends it at once."""
@@ -125,11 +167,9 @@ class ConnectionCounts:
         self._forget(number, network)
         self._drop_client(number)
 
-    def _close(self, connection: _CountedConnection) -> None:
+    def _evict(self, connection: _CountedConnection) -> None:
         self._complain_of(connection.network)
-        number, connection.counts = connection.fileno(), None
-        self.release(number, connection.network)
-        connection.cut()
+        self.close(connection.fileno())
 
     def _forget(self, number: int, network: str) -> None:
         self._unknown.pop(number, None)
@@ -203,6 +243,11 @@ class CountedListener(socket.socket):
         connection.counts = self._counts
         return connection, peer
 
+    def close(self) -> None:
+        """Listen no more, and hold no closed connections."""
+        self._counts.close_held()
+        super().close()
+
 
 class _CountedConnection(socket.socket):
     def __init__(self, accepted: socket.socket, network: str) -> None:
@@ -219,9 +264,9 @@ class _CountedConnection(socket.socket):
         super().close()
 
     def cut(self) -> None:
-        """End it; whoever reads from it closes it then."""
+        """End it; whoever reads from it closes it then. Its client is told nothing, as the connection may be held."""
         with contextlib.suppress(OSError):
-            self.shutdown(socket.SHUT_RDWR)
+            self.shutdown(socket.SHUT_RD)
 
 
 def network_of(address: str) -> str:

@@ -31,8 +31,8 @@ AROUND_SECONDS = 10.0
 
 REFUSALS_PER_SECOND, REFUSALS_AT_ONCE = 20.0, 40
 """Of one network, while there are few."""
-ALL_REFUSALS_PER_SECOND = 200.0
-"""Of all networks, each of which has an equal part while they wait."""
+ALL_REFUSALS_PER_SECOND = 50.0
+"""Of all networks, each of which has an equal part while they wait. One costs up to a millisecond of the loop."""
 MAX_WAIT_SECONDS = 20.0
 _BURST_SECONDS = REFUSALS_AT_ONCE / REFUSALS_PER_SECOND
 """Refusals of so long may go at once: the more networks there are, the fewer that is."""
@@ -182,8 +182,8 @@ class Turns:
 class Pace:
     """Pace of refusals: the instant at which the next refusal of each network may go.
 
-    Whoever is refused at full speed waits, and costs nothing meanwhile: for what an app refuses (`anonymous`), and for
-    what is refused before it is parsed (`protocol`).
+    Whoever is refused at full speed waits, and costs nothing meanwhile: for what an app refuses (`anonymous`), for what
+    is refused before it is parsed (`protocol`), and for connections that are closed (`connections`).
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -174,6 +174,8 @@ class BoundedHttp(H11Protocol):
         if self.conn.trailing_data[0] or self.conn.their_state is h11.SEND_BODY:
             self._refuse(408)
         elif not self.transport.is_closing():
+            if self._number is not None:
+                self.counts.close(self._number)
             self.transport.close()
 
     def _refuse(self, status: int) -> None:

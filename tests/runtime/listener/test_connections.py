@@ -6,11 +6,12 @@ import asyncio
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 
 import pytest
 
 from runtime.listener.connections import ConnectionCounts, CountedListener, allow_files, network_of
+from runtime.listener.fair_queue import Pace
 
 pytestmark = pytest.mark.process
 
@@ -18,10 +19,10 @@ Open = Callable[[str], "asyncio.Future[bool]"]
 
 
 @asynccontextmanager
-async def server(
-    counts: ConnectionCounts, greets: bool = True, trusts: bool = False, open_now: list[object] | None = None
-) -> AsyncIterator[Open]:
-    """A server that says `a` to everybody; the function connects from an address and tells whether that was heard."""
+async def listening(
+    counts: ConnectionCounts, greets: bool = True, trusts: bool = False, open_now: list[asyncio.Transport] | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """Yield the address of a server that says `a` to everybody."""
     open_now = [] if open_now is None else open_now
 
     class Greeter(asyncio.Protocol):
@@ -33,15 +34,25 @@ async def server(
                 if trusts:
                     assert counts.trust(number, f"client of {number}")
             transport.write(b"a")
+            self._transport = transport
             open_now.append(transport)
 
         def connection_lost(self, _: Exception | None) -> None:
-            open_now.pop()
+            open_now.remove(self._transport)
 
-    listening = CountedListener(socket.create_server(("127.0.0.1", 0)), counts)
-    running = await asyncio.get_running_loop().create_server(Greeter, sock=listening)
-    address = listening.getsockname()
-    async with AsyncExitStack() as opened:
+    listener = CountedListener(socket.create_server(("127.0.0.1", 0)), counts)
+    running = await asyncio.get_running_loop().create_server(Greeter, sock=listener)
+    yield listener.getsockname()
+    running.close()
+    await running.wait_closed()
+
+
+@asynccontextmanager
+async def server(
+    counts: ConnectionCounts, greets: bool = True, trusts: bool = False, open_now: list[asyncio.Transport] | None = None
+) -> AsyncIterator[Open]:
+    """Yield a function that connects from an address and tells whether the greeting was heard."""
+    async with listening(counts, greets, trusts, open_now) as address, AsyncExitStack() as opened:
 
         async def connect(source: str) -> bool:
             reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
@@ -55,13 +66,11 @@ async def server(
             return heard == b"a"
 
         yield lambda source: asyncio.ensure_future(connect(source))
-    running.close()
-    await running.wait_closed()
 
 
 def test_oldest_unknown_connections_give_way() -> None:
     async def check() -> None:
-        open_now: list[object] = []
+        open_now: list[asyncio.Transport] = []
         async with server(ConnectionCounts(12, 5, 60), open_now=open_now) as connect:
             assert all([await connect("127.0.0.1") for _ in range(7)])
             assert len(open_now) == 5
@@ -78,6 +87,62 @@ def test_known_connections_give_way_to_nobody() -> None:
         async with server(ConnectionCounts(12, 5, 60), trusts=True) as connect:
             # Clients behind one address may have more, once they have shown a token.
             assert [await connect("127.0.0.1") for _ in range(13)] == [True] * 12 + [False]
+
+    asyncio.run(check())
+
+
+class Never(Pace):
+    """The pace of a network whose next closing is an hour away."""
+
+    def wait(self, network: str) -> float:
+        return 3600.0
+
+
+async def connected(address: tuple[str, int]) -> socket.socket:
+    """Return a socket that has heard the greeting."""
+    client = socket.socket()
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, address)
+    assert await loop.sock_recv(client, 1) == b"a"
+    return client
+
+
+def is_closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_closed_connections_are_held_while_there_is_room() -> None:
+    async def check() -> None:
+        open_now: list[asyncio.Transport] = []
+        with ExitStack() as opened:
+            async with listening(ConnectionCounts(10, 3, 60, closings=Never()), open_now=open_now) as address:
+                clients = [opened.enter_context(await connected(address)) for _ in range(10)]
+                assert (len(open_now), sum(map(is_closed, clients))) == (3, 0)
+                clients += [opened.enter_context(await connected(address)) for _ in range(2)]
+                assert len(open_now) == 3
+                assert [is_closed(client) for client in clients] == [True] * 2 + [False] * 10
+            assert [is_closed(client) for client in clients] == [True] * 9 + [False] * 3
+
+    asyncio.run(check())
+
+
+def test_held_connections_give_way_to_known_ones() -> None:
+    async def check() -> None:
+        open_now: list[asyncio.Transport] = []
+        counts = ConnectionCounts(10, 3, 60, closings=Never())
+        with ExitStack() as opened:
+            async with listening(counts, open_now=open_now) as address:
+                for _ in range(10):
+                    opened.enter_context(await connected(address))
+                known = []
+                for number in range(10):
+                    known.append(opened.enter_context(await connected(address)))
+                    assert counts.trust(open_now[-1].get_extra_info("socket").fileno(), f"client {number}")
+                assert not any(map(is_closed, known))
 
     asyncio.run(check())
 
