@@ -9,7 +9,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from schemas.settings.root import Settings, SettingsError
+from schemas.kafka.connection import PASSWORD_VARIABLE
+from schemas.settings.root import SECRET_VARIABLES, Settings, SettingsError
 from streaming.job.early_worker import write_launcher
 
 log = logging.getLogger(__name__)
@@ -92,12 +94,23 @@ def start_session(
     builder = SparkSession.builder
     for key, value in authenticate_ports({**conf, **_submitted_options()}).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _unneeded_secrets_hidden():
+        spark = builder.getOrCreate()
     if scratch is not None and spark.sparkContext.master.startswith("local"):
         # Elsewhere the executors run the same command but do not have this file.
         spark.sparkContext.pythonExec = write_launcher(str(scratch), spark.sparkContext.pythonExec)
     _pass_signals_on(spark)
     return spark
+
+
+@contextmanager
+def _unneeded_secrets_hidden() -> Iterator[None]:
+    """Start the JVM, and through it Python's workers, without secrets but Kafka's, which Kafka's client reads there."""
+    hidden = {name: os.environ.pop(name) for name in SECRET_VARIABLES - {PASSWORD_VARIABLE} if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def authenticate_ports(conf: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,8 @@ import streaming.job.session
 from anabranch.cli.main import cli
 from anabranch.local.archive import ensure_archive
 from anabranch.local.broker import EmbeddedBroker, create_topics, is_serving
-from schemas.kafka.connection import PASSWORD_VARIABLE
 from schemas.kafka.topics import KAFKA_TOPICS
-from schemas.settings.root import load_settings
+from schemas.settings.root import SECRET_VARIABLES, load_settings
 from streaming.job.session import start_session
 from streaming.sink.sink import LakeSink
 from tests.secured_broker import password_of
@@ -34,8 +34,10 @@ def spark(jars, tmp_path_factory) -> Iterator[SparkSession]:
     ensure_archive(settings, print)
     with pytest.MonkeyPatch.context() as environment:
         # What the JVM has in its environment is settled when it starts.
-        environment.setenv(PASSWORD_VARIABLE, password_of("job"))
+        for name in SECRET_VARIABLES:
+            environment.setenv(name, password_of("job"))
         session = start_session(settings, {"spark.sql.warehouse.dir": warehouse})
+        assert os.environ.keys() >= SECRET_VARIABLES
     yield session
     session.stop()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from schemas.settings.root import SettingsError, load_settings
+from schemas.kafka.connection import PASSWORD_VARIABLE
+from schemas.settings.root import SECRET_VARIABLES, SettingsError, load_settings
 from streaming.job.session import authenticate_ports, read_spark_conf, start_session
 
 
@@ -29,6 +32,12 @@ def test_cluster_without_a_secret_is_warned_of(caplog):
 def test_session_of_local_cores_has_a_secret(spark):
     assert spark.sparkContext.getConf().get("spark.authenticate") == "true"
     assert spark.range(100).repartition(2).count() == 100
+
+
+def test_jvm_and_workers_have_no_secret_but_the_brokers(spark):
+    in_jvm = {name for name in SECRET_VARIABLES if spark._jvm.System.getenv(name) is not None}
+    in_worker = spark.sparkContext.parallelize([0], 1).map(lambda _: set(os.environ)).first() & SECRET_VARIABLES
+    assert in_jvm == in_worker == {PASSWORD_VARIABLE}
 
 
 def test_missing_jars_end_the_start_in_one_line(tmp_path, monkeypatch):
