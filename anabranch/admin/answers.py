@@ -59,27 +59,21 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Denied:
+class _Fault:
+    status: int
+    reason: str
+    phrase: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".rstrip()
+
+
+class Denied(_Fault):
     """Fault of the credentials: no token, a wrong one, or one whose role does not allow this (401, 403)."""
 
-    status: int
-    reason: str
-    phrase: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.status} {self.reason}".rstrip()
-
-
-@dataclass(frozen=True)
-class ServerFault:
+class ServerFault(_Fault):
     """Fault of the server: any other status. A later call may succeed, and this one may have taken effect."""
-
-    status: int
-    reason: str
-    phrase: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.status} {self.reason}".rstrip()
 
 
 @dataclass(frozen=True)
