@@ -345,6 +345,15 @@ def test_token_kept_from_unconfigured_brokers(cluster):
         wait_until(lambda: running.status.coverage == 1.0)
 
 
+def test_condition_ends_with_the_broker_it_is_about(cluster):
+    own = [broker.name for broker in cluster.brokers]
+    cluster.listed = [*own, "broker-9.example:8080"]
+    with collecting(cluster, token="secret") as running:
+        wait_until(lambda: any("broker-9.example" in trouble for trouble in running.status.troubles))
+        cluster.listed = own
+        wait_until(lambda: not running.status.troubles)
+
+
 def test_odd_broker_and_topic_lists_stop_nothing(cluster):
     cluster.listed = [cluster.brokers[0].name, "", "a b", "x:99999", "http://10.0.0.1:1", cluster.brokers[1].name]
     cluster.topics["topic://acme/shop/with space"] = cluster.topics[T]

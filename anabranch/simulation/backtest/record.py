@@ -17,7 +17,7 @@ from schemas.kafka.messages import PolicyEvent
 from schemas.tables.rows import BATCHES, EVENTS
 
 SLOT_MS = 10_000
-_FEW_TICKS, _MANY_INSTANTS = 10, 1_000_000
+_FEW_TICKS, _ENOUGH_TICKS, _MANY_INSTANTS = 5, 11, 1_000_000
 
 
 def batch_instants(lake: str) -> Ints:
@@ -46,6 +46,7 @@ def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple
     """Return the period of the ticks of all topics, and their offset from whole multiples of it.
 
     The period is the median on record, in whole seconds; `configured_ms` if that is about the same, or ticks are few.
+    A few ticks that are far too frequent for `configured_ms` are enough; outages only make them rarer.
     """
     where = (
         (pc.field("type") == "tick") & (pc.field("subject") == EVERY_TOPIC) & (pc.field("accepted_at") < as_arrow(end))
@@ -56,9 +57,10 @@ def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple
     if not len(accepted_at):
         return configured_ms, 0
     tick_ms = configured_ms
-    if len(accepted_at) > _FEW_TICKS:
+    if len(accepted_at) >= _FEW_TICKS:
         median = float(np.median(np.diff(accepted_at)))
-        if abs(median - configured_ms) > configured_ms / 10:
+        is_other = len(accepted_at) >= _ENOUGH_TICKS and abs(median - configured_ms) > configured_ms / 10
+        if is_other or median < configured_ms / 2:
             tick_ms = max(1_000, round(median / 1_000) * 1_000)
     # On a circle: 59 s and 1 s are two seconds apart.
     turned = np.exp(2j * np.pi * (accepted_at % tick_ms) / tick_ms).mean()

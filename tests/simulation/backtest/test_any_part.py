@@ -194,6 +194,22 @@ def test_ticks_and_band_are_those_of_the_job(tmp_path):
     assert bands[0] == 0 < bands[1]
 
 
+@pytest.mark.parametrize(
+    ("apart_ms", "configured_ms", "period_ms"),
+    [(10_000, 60_000, 10_000), (10_000, 10_000, 10_000), (15_000, 10_000, 10_000)],
+    ids=["too frequent", "as configured", "perhaps an outage"],
+)
+def test_few_ticks_show_only_a_shorter_period(tmp_path, apart_ms, configured_ms, period_ms):
+    bucket = RecordedBucket(EngineSettings(0.25, apart_ms))
+    bucket.batch(NOW, configured({}), layout(SegmentLayout.create(1, NOW), at=NOW, topic=ORDERS))
+    for number in range(1, 8):
+        now = NOW + number * apart_ms
+        bucket.batch(now, stats({0: 8_000.0}, now, ORDERS), tick(now))
+    lake = written_by_batch(bucket, tmp_path / "lake")
+    history = open_history(lake, tmp_path / "rows", None, None, None, DEFAULT, configured_ms)
+    assert history.tick_ms == period_ms
+
+
 def test_period_cut_to_the_record(lake, tmp_path):
     found = invoke(tmp_path, lake, "backtest", "--since", at(NOW + 50 * MINUTE))
     assert found.exit_code == 1
