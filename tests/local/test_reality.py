@@ -14,7 +14,11 @@ BOUNDS = {"splits": 0.1, "merges": 0.1, "segmentHours": 0.1, "minutesOverThresho
 FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold": 2.0}
 """Of a short run, what a part is too little for: a tick more or less of a topic. Minutes: benchmarks/backtest.txt."""
 MOST_LAG_SECONDS = 2.0
-"""A machine that is busy with something else carries out decisions late, and runs another system than is predicted."""
+"""A busy machine carries out decisions late, and runs another system than is predicted.
+
+Predictions allow for one second from a decision to its layout; each further one adds 4 to 8 % of minutes over
+threshold. That is why their bound is wider than that of the others (docs/what-if.md).
+"""
 
 
 @pytest.mark.local_run
