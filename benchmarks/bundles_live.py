@@ -280,7 +280,7 @@ def main(minutes: float, managers: tuple[str, ...], balancers: tuple[str, ...], 
             click.echo(json.dumps(rows[-1]), err=True)
             if write:
                 # After each run: the next one may fail, and all take an hour.
-                report = {"cores": os.cpu_count(), "namespaces": len(NAMESPACES), "bundles": BUNDLES, "rows": rows}
+                report = {"namespaces": len(NAMESPACES), "bundles": BUNDLES, "rows": rows}
                 write_report("bundles_live", report)
     click.echo(f"{'manager':<11} {'balancer':<9} {'minutes':>7} {'unloads':>7} {'deviation':>9} {'unserved s':>10}")
     for row in rows:
