@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.history.explain.changes import Change, answer_words, change_words, segments_of
 from anabranch.history.explain.slowness import slowness_words
-from anabranch.query.wording import duration, explained, instant
+from anabranch.query.wording import duration, explained, instant, number_words
 from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.rates import segment_heat, segment_overload
@@ -57,7 +57,7 @@ def _on_record(explanation: Explanation) -> list[str]:
     if row is not None and explanation.held_since is not None:
         unit = DESCRIPTIONS[Gate(row["gate"])].unit
         parts = [
-            f"{name} {duration(row[name]) if unit == 'ms' else f'{row[name]:.4g}'}"
+            f"{name} {duration(row[name]) if unit == 'ms' else number_words(row[name])}"
             for name in ("measured", "limit")
             if row[name] is not None
         ]

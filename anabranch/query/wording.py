@@ -94,7 +94,7 @@ def _row(reading: Reading[Gate], now: int) -> tuple[str, ...]:
 def _amount(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    return duration(value) if unit == "ms" else f"{value:.4g}"
+    return duration(value) if unit == "ms" else number_words(value)
 
 
 def _due_line(answer: Answer, now: int) -> list[str]:
@@ -103,10 +103,10 @@ def _due_line(answer: Answer, now: int) -> list[str]:
 
 
 def number_words(value: float | bool | None) -> str:
-    """Return a number for people: `12,401`, `0.25`, `none`."""
+    """Return a number for people: `12,401`, `0.25`, `none`; from 1,000 on without a fraction or an exponent."""
     if value is None:
         return "none"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def decision_segments(row: StoredRow) -> tuple[int, ...]:

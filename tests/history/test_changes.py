@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch.history.explain.changes import answer_words, change_words, changes, segments_of, smallest_step
 from anabranch.history.explain.inputs import inputs_of
+from anabranch.query.wording import number_words
 from decisions.autoscale.decide import decide, next_due
 from decisions.autoscale.policy import read_policy
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
@@ -162,3 +163,11 @@ def test_segment_question_gets_segment_answer():
 def test_expired_loads_count_when_reported_again():
     silent = snapshot(2, {n: load(COLD, seen_at=NOW - 10 * MINUTE) for n in (0, 1)}, DEFAULT)
     assert told(silent)["if the load of segments 0, 1 were reported again"] == "merge segments 0 and 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "none"), (64.0, "64"), (0.25, "0.25"), (1.4908, "1.491"), (1000.6, "1,001"), (2_134_009.4, "2,134,009")],
+)
+def test_number_words_have_no_exponent(value, words):
+    assert number_words(value) == words
