@@ -64,7 +64,7 @@ def main(quick: bool) -> None:
             url = line.rpartition(" ")[2]
             client = _Client(url, admin)
             client.measure(splits // 4)
-            idle = Measured()
+            idle = SplitTimes()
             for kind in KINDS:
                 for sources in SOURCES:
                     idle.add(client.measure(splits))
@@ -82,13 +82,13 @@ def main(quick: bool) -> None:
 
 
 @dataclass
-class Measured:
+class SplitTimes:
     """Milliseconds of splits, and seconds of probes."""
 
     splits: list[float] = field(default_factory=list)
     probes: list[float] = field(default_factory=list)
 
-    def add(self, more: Measured) -> None:
+    def add(self, more: SplitTimes) -> None:
         """Count further splits and probes."""
         self.splits += more.splits
         self.probes += more.probes
@@ -112,7 +112,7 @@ class _Client:
         self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
         self._topics = 0
 
-    def measure(self, splits: int) -> Measured:
+    def measure(self, splits: int) -> SplitTimes:
         """Create so many topics, then split each."""
         first, self._topics = self._topics, self._topics + splits
         paths = [f"{NAMESPACE}/t{number}" for number in range(first, self._topics)]
@@ -121,7 +121,7 @@ class _Client:
         stop, probes = threading.Event(), list[float]()
         prober = threading.Thread(target=self._probe, args=(stop, probes))
         prober.start()
-        measured = Measured(probes=probes)
+        measured = SplitTimes(probes=probes)
         for path in paths:
             began = time.perf_counter()
             self._client.post(f"{path}/split/0").raise_for_status()

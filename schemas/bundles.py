@@ -56,7 +56,7 @@ class NamespaceBundleStats(TopicLoad):
 
     @property
     def load_rank(self) -> tuple[int, ...]:
-        """Order by load, as `NamespaceBundleStats.compareTo` of Pulsar 4.0.7: equal within a step of each measure."""
+        """Rank by load, as `NamespaceBundleStats.compareTo` of 4.0.7: equal within a step of each measure."""
         return (
             floor(self.msg_throughput_in / 100_000 + 0.5),
             floor(self.msg_throughput_out / 100_000 + 0.5),

@@ -97,7 +97,7 @@ class MetricsProbe(RepeatedProbe):
         self.reading, self.silent_since = FigureReading(time.time(), read_figures(text, self._names)), None
 
     def _pause_after(self, seconds: float) -> float:
-        """Long answers are rare ones; a silent process is asked as often as others, so that its return is seen."""
+        """A silent process is asked as often as others, so that its return is seen. Long answers are rare."""
         return max(ASK_SECONDS, SHARE * seconds) if self.silent_since is None else ASK_SECONDS
 
 

@@ -111,7 +111,7 @@ class ConnectionCounts:
         return True
 
     def close(self, number: int) -> None:
-        """Close the connection with this file number, if it never carried a known token, at the pace of its network."""
+        """Close the unknown connection with this file number, at the pace of its network."""
         connection = self._unknown.get(number)
         if connection is None:
             return
@@ -264,7 +264,10 @@ class _CountedConnection(socket.socket):
         super().close()
 
     def cut(self) -> None:
-        """End it; whoever reads from it closes it then. Its client is told nothing, as the connection may be held."""
+        """End it; whoever reads from it closes it then.
+
+        Its client is told nothing, as the connection may be held.
+        """
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RD)
 
