@@ -1,4 +1,4 @@
-"""Tables of benchmarks/profiles.txt: both profiles on shapes of demand, a fleet's day, and weeks of series.
+"""Tables of benchmarks/profiles.txt and docs/profiles.md: both profiles on shapes, a fleet's day, and weeks of series.
 
 Run as `python -m benchmarks.profiles FILE.csv… [--seeds 20]`; not part of `make bench`. Series are those of
 `anabranch whatif simulate --trace`: `FILE.csv` or `FILE.csv@DAYS@PERCENTILE`, of 14 days and the largest value by
@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 
@@ -24,7 +25,16 @@ from anabranch.simulation.topics.weeks import weeks
 from engine.autoscale.topics import ConfiguredPolicy
 
 PAGE = Path(__file__).with_name("profiles.txt")
+GUIDE = PAGE.parent.parent / "docs" / "profiles.md"
+"""Has the same figures in fewer columns: a row for both profiles, `pip-483` before `default`."""
 PROFILES = {name: ConfiguredPolicy(name, None) for name in ("pip-483", "default")}  # type: ignore[arg-type]
+GuideTable: TypeAlias = tuple[str, int, tuple[str, ...]]
+GUIDE_COLUMNS: tuple[GuideTable, ...] = (
+    ("shapes", 1, ("splits", "merges", "reversals", "min over", "segment-h")),
+    ("fleet", 1, ("splits", "merges", "reversals", "segment-hours", "minutes over")),
+    ("weeks", 2, ("reversals", "segment-h", "x oracle", "slack %", "min over", "clients moved")),
+)
+"""Of each table: its name, how many columns name its rows, and the columns with figures that the guide has."""
 FLEET_HEADS = {
     "splits": "splits",
     "merges": "merges",
@@ -63,12 +73,32 @@ def _series(text: str) -> Series:
     return series._replace(name=f"{series.name}, {days:g} days")
 
 
+def _split_at(page: str, part: str) -> tuple[str, str, str]:
+    """Return the text before the table of a part, the table, and the text after it."""
+    before, begin, after = page.partition(f"<!-- {part}: begin -->\n")
+    text, end, rest = after.partition(f"<!-- {part}: end -->\n")
+    if not end:
+        raise click.ClickException(f"there is no place for the table `{part}`")
+    return before + begin, text, end + rest
+
+
 def _written(page: str, part: str, table_text: str) -> str:
-    begin, end = f"<!-- {part}: begin -->\n", f"<!-- {part}: end -->\n"
-    before, marker, after = page.partition(begin)
-    if not marker or end not in after:
-        raise click.ClickException(f"{PAGE.name} has no place for the table `{part}`")
-    return before + begin + table_text + end + after.partition(end)[2]
+    before, _, after = _split_at(page, part)
+    return before + table_text + after
+
+
+def guide_with(figures: str, guide: str, tables: Sequence[GuideTable] = GUIDE_COLUMNS) -> str:
+    """Return the text of docs/profiles.md with the tables of benchmarks/profiles.txt."""
+    for part, keys, columns in tables:
+        table_lines = _split_at(figures, part)[1].splitlines()
+        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table_lines)
+        indices = [head.index(column) for column in columns]
+        lines = [f"| {' | '.join([*head[:keys], *columns])} |", "|" + " --- |" * keys + " ---: |" * len(columns)]
+        for old, new in zip(rows[::2], rows[1::2], strict=True):
+            pairs = (old[index] if old[index] == new[index] else f"{old[index]} → {new[index]}" for index in indices)
+            lines.append(f"| {' | '.join([*old[:keys], *pairs])} |")
+        guide = _written(guide, part, "\n".join(lines) + "\n")
+    return guide
 
 
 @click.command()
@@ -77,7 +107,7 @@ def _written(page: str, part: str, table_text: str) -> str:
 @click.option("--topics", type=click.IntRange(1), default=250, show_default=True, help="Of each shape of the fleet.")
 @click.option("--processes", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="the cores")
 def main(series: Sequence[str], seeds: int, topics: int, processes: int) -> None:
-    """Measure both profiles, and write the tables into benchmarks/profiles.txt."""
+    """Measure both profiles, and write the tables into benchmarks/profiles.txt and docs/profiles.md."""
     about = (
         f"Seeds 1 to {seeds} of the shapes, {4 * topics:,} topics of the fleet, seed 1 of the series; "
         f"{datetime.now(timezone.utc):%F}. No figure depends on the machine.\n"
@@ -90,6 +120,7 @@ def main(series: Sequence[str], seeds: int, topics: int, processes: int) -> None
     for part, text in parts.items():
         page = _written(page, part, text)
     PAGE.write_text(page)
+    GUIDE.write_text(guide_with(page, GUIDE.read_text()))
     click.echo(page)
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from benchmarks import record
+from benchmarks import profiles, record
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.growth import is_enough
 
@@ -45,6 +45,29 @@ def test_rounds_repeated_until_best_agree(seconds, expected):
 
 def test_results_page_shows_figures_on_record():
     assert record.PAGE.read_text() == record.results_page(), "run: python -m benchmarks.record"
+
+
+def test_guide_to_profiles_shows_figures_on_record():
+    guide = profiles.GUIDE.read_text()
+    assert guide == profiles.guide_with(profiles.PAGE.read_text(), guide), "run: python -m benchmarks.profiles"
+    assert "| uniform | 0 → 12 | 10,846 → 9,394 | 1.70 → 1.47 | 47 → 39 |" in guide
+
+
+def test_guide_has_a_row_for_both_profiles():
+    figures = """\
+<!-- shapes: begin -->
+| demand | profile | splits | merges | reversals | failed | min over | segment-h |
+|---|---|---|---|---|---|---|---|
+| a step | pip-483 | 3 | 1 | 0 | 9 | 8.5 (9) | 20 |
+|        | default | 4 | 1 | 0 | 9 | 0.5 | 21 |
+<!-- shapes: end -->
+"""
+    columns = (profiles.GUIDE_COLUMNS[0],)
+    page = profiles.guide_with(figures, "before\n<!-- shapes: begin -->\nold\n<!-- shapes: end -->\nafter\n", columns)
+    assert "| demand | splits | merges | reversals | min over | segment-h |\n" in page
+    assert page.endswith("| a step | 3 → 4 | 1 | 0 | 8.5 (9) → 0.5 | 20 → 21 |\n<!-- shapes: end -->\nafter\n")
+    assert page.startswith("before\n")
+    assert "old" not in page
 
 
 def test_report_is_dated_and_shown(monkeypatch, tmp_path):
