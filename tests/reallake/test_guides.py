@@ -42,10 +42,13 @@ def home(real_lake: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture
 def written(raw: Raw) -> dict[str, str]:
     """What the pages write, by what it is on this lake."""
-    batches = sorted(row["batch_at"] for row in raw.rows("batches"))
-    instant = batches[len(batches) // 2]
     (topic,) = (topic for topic in raw.layouts if topic.endswith("/orders"))
-    layout = [layout for layout in raw.layouts[topic] if layout.begins <= instant][-1]
+    # In the middle of its longest layout, so that no batch's border decides.
+    lifetime, layout = max(
+        (((layout.ends or raw.last_batch) - layout.begins, layout) for layout in raw.layouts[topic]),
+        key=lambda pair: pair[0],
+    )
+    instant = layout.begins + lifetime / 2
     return {
         "2026-11-22T14:05Z": instant.isoformat(),
         "14:05": instant.isoformat(),
