@@ -111,11 +111,12 @@ def test_failing_notice_steps_aside(receiver):
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_honoured(receiver, form):
-    asked = "2" if form == "seconds" else format_datetime(utc_now() + timedelta(seconds=3), usegmt=True)
     first = []
 
     def answers(_):
         first.append(time.monotonic())
+        # A date has whole seconds, so that it is two to three seconds away.
+        asked = "2" if form == "seconds" else format_datetime(utc_now() + timedelta(seconds=3), usegmt=True)
         return (429, {"Retry-After": asked}) if len(first) == 1 else (200, {})
 
     receiver.answers = answers
