@@ -101,7 +101,7 @@ def test_failing_notice_steps_aside(receiver):
         courier.tell(one)
     with delivering(courier):
         wait_until(lambda: set(settled(courier, found)) == {"a", "b"})
-        assert courier.waiting == 2
+        wait_until(lambda: courier.waiting == 2)
         receiver.answers = lambda body: (200, {})
         wait_until(lambda: settled(courier, found).get(BAD) is not None and courier.settled.empty())
     of_bad = [body["status"] for body in receiver.bodies if BAD in topics(body)]
