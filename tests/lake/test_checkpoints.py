@@ -38,10 +38,10 @@ def test_checkpoint_drops_replaced_files_for_vacuum(tmp_path):
     table = create_table(lake, DEAD_LETTERS)
     for number in range(NUMBER):
         write_deltalake(table, to_arrow(DEAD_LETTERS, [dead_letter(f"r{number}", number)]), mode="append")
-    # An hour cannot be waited for.
-    table.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 seconds"})
     assert compact_group(lake, DEAD_LETTERS, table, small_files(table))
     assert named(table) == (1, NUMBER)
+    # An hour cannot be waited for.
+    DeltaTable(table.table_uri).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 1 seconds"})
     wait_until(lambda: named(table) == (1, 0))
 
     files = sorted((tmp_path / "dead_letters").glob("day=*/*.parquet"))
