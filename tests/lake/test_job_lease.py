@@ -79,7 +79,7 @@ def test_thawed_holder_writes_nothing_more(lake):
     frozen.shut_out_others({DEAD_LETTERS.name: frozen_table})
     rows = to_arrow(DEAD_LETTERS, [dead_letter("late", 1)])
     frozen_table.append(rows, "anabranch-stream:a", 1, {LEASE: frozen.token})
-    with hold_lake(lake, claim("process 2"), seconds=SHORT) as lease:
+    with hold_lake(lake, claim("process 2"), seconds=LONG) as lease:
         lease.shut_out_others(tables)
         with pytest.raises(CommitFailedError, match="Concurrent transaction"):
             frozen_table.append(rows, "anabranch-stream:a", 2, {LEASE: frozen.token})
