@@ -323,7 +323,7 @@ def test_deletion_without_collector_is_announced(cluster, tmp_path):
     cluster.topic("topic://acme/shop/stays", 1)
     with collecting(cluster) as running:
         wait_until(lambda: len(running.outlet.layouts) == 2)
-        save_checkpoint(file, url, running.said)
+    save_checkpoint(file, url, running.said)
     del cluster.topics[T]
     began = load_checkpoint(file, url, 0)
     assert began.sender > running.said.sender
