@@ -63,9 +63,11 @@ def said(connection: socket.socket, every_s: float | None = None, byte: bytes = 
 
 
 def test_silent_connection_is_closed(edge: Edge) -> None:
-    answer, seconds = said(edge.open())
+    # The server counts from the moment at which it accepts, which may be before this thread goes on.
+    began = time.monotonic()
+    answer, _ = said(edge.open())
     assert answer == b""
-    assert seconds > HEAD_S * 0.9
+    assert time.monotonic() - began > HEAD_S * 0.9
 
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"P", b"\r\n"])
