@@ -329,7 +329,7 @@ def test_unread_ping_answers_do_not_pile_up(strict: Edge) -> None:
     with websocket(strict) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.setblocking(False)
-        sent, end = 0, time.monotonic() + 10
+        sent, end = 0, time.monotonic() + 60
         while sent <= 8_000_000 and time.monotonic() < end:
             with contextlib.suppress(BlockingIOError):
                 sent += connection.send(pings[sent % len(pings) :])
