@@ -100,7 +100,7 @@ def test_attached_consumers_counted_without_stats(cluster):
         out = running.outlet
         wait_until(lambda: out.consumers.get(T) == {"billing": 2})
         cluster.topics[T].layout = cluster.topics[T].layout.split_segment(0, int(time.time() * 1000))
-        wait_until(lambda: out.causes[-1] == "split", 2)
+        wait_until(lambda: out.causes[-1] == "split")
         wait_until(lambda: running.status.is_complete and running.status.coverage == 1.0)
         assert (cluster.calls["scalable-5"], cluster.calls["split"], dict(cluster.controllers)) == (0, 0, {})
 

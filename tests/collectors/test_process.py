@@ -161,7 +161,7 @@ def test_a_real_pulsar_is_collected(tmp_path, broker, pulsar, heard, namespace):
             wait_until(lambda: heard.poll().counts(name) == {"billing": 0} and heard.layout(name), 30)
             wait_until(lambda: any(sorted(one.ids) == [0, 1] for one in heard.poll().of(SegmentStatsColumns)), 30)
             assert isinstance(topics.split_segment(name, 0), Answered)
-            wait_until(lambda: heard.poll().layout(name).cause == "split", 10)
+            wait_until(lambda: heard.poll().layout(name).cause == "split", 20)
             assert heard.layout(name).layout == topics.layout(name).value.to_metadata()
             wait_until(lambda: any({2, 3} <= set(one.ids) for one in heard.poll().of(SegmentStatsColumns)), 30)
             assert isinstance(topics.delete_topic(name, force=True), Answered)
