@@ -39,14 +39,15 @@ def test_server_tells_address_and_changes_and_ends(tmp_path):
     with started(tmp_path) as process:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline()).group()
-            assert "No topic" in httpx.get(address).text or "being read" in httpx.get(address).text
+            text = httpx.get(address, timeout=30).text
+            assert "No topic" in text or "being read" in text
             with httpx.stream("GET", f"{address}/live", timeout=30) as live:
                 lines = live.iter_lines()
                 assert next(lines) == ": here"
                 write(str(tmp_path / "lake"), layout_event(layout_json((0, 0, 0xFFFF)), 0))
                 while next(lines) != "event: changed":
                     pass
-                wait_until(lambda: "orders" in httpx.get(address).text)
+                wait_until(lambda: "orders" in httpx.get(address, timeout=30).text, 30)
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(20) == 0
         finally:

@@ -119,13 +119,13 @@ def test_a_process_says_that_it_is_ready(tmp_path, part, section):
             def is_ready() -> bool:
                 assert process.poll() is None, process.communicate()
                 try:
-                    return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+                    return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=30).status_code == 200
                 except httpx.TransportError:
                     return False
 
             wait_until(is_ready, 60, 0.1)
-            assert httpx.get(f"http://127.0.0.1:{port}/livez").text == "ok\n"
-            figures = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+            assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=30).text == "ok\n"
+            figures = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
             assert f'anabranch_ready{{part="{part}"}} 1.0' in figures
             assert "process_resident_memory_bytes" in figures
         finally:
