@@ -13,8 +13,8 @@ from tests.controller.conftest import RunningController, run_controller
 from tests.executor.gate import Gate, open_gate
 
 
-def transport(url: str, token: str | None = None, timeout_seconds: float = 0.5, **more: object) -> Transport:
-    """A transport with short time-outs."""
+def transport(url: str, token: str | None = None, timeout_seconds: float = 5, **more: object) -> Transport:
+    """A transport whose time-outs a server on a busy machine keeps."""
     return Transport(url, token, user_agent="test", timeout_seconds=timeout_seconds, **more)  # type: ignore[arg-type]
 
 

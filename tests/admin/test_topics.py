@@ -122,10 +122,11 @@ def test_a_name_of_dots_does_not_climb_in_the_path(front: Front) -> None:
     ],
 )
 def test_unclear_answer_blames_server_or_network(front: Front, fault, expected) -> None:
-    topic = front.create("orders")
+    topic, topics = front.create("orders"), ScalableTopics(transport(front.gate.url, timeout_seconds=2))
     front.gate.on("GET", fault)
     front.gate.on("POST", fault)
-    looked, called = front.topics.layout(topic), front.topics.split_segment(topic, 0, "d")
+    looked, called = topics.layout(topic), topics.split_segment(topic, 0, "d")
+    topics.close()
     assert isinstance(looked, expected)
     # A success has no body, so there is nothing to be late.
     assert isinstance(called, Answered if fault is DRIBBLES and called == Answered(None) else expected)

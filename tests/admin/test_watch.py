@@ -102,7 +102,7 @@ def test_an_event_that_was_cut_off_is_none():
 
 
 def test_a_server_that_falls_silent_is_lost(monkeypatch):
-    monkeypatch.setattr(watch_module, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(watch_module, "SILENCE_SECONDS", 1.0)
     released = threading.Event()
 
     def silent(send):
