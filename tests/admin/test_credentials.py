@@ -172,7 +172,7 @@ def test_unusable_key_file_named_with_reason(text, said, tmp_path):
     ],
 )
 def test_bad_or_endless_provider_answer_named(script, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
     with serving(script) as server:
         file = tmp_path / "key.json"
         file.write_text(json.dumps({**CLIENT, "issuer_url": server.url}))
