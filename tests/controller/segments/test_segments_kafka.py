@@ -227,13 +227,15 @@ def test_repeated_termination_gives_the_same_end(segments: KafkaSegments, topic:
     assert segments.is_terminated(parent)
 
 
-def test_lagging_leader_is_awaited(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    segments = KafkaSegments(KafkaConnection(kafka), timeout_seconds=1)
+def test_lagging_leader_is_awaited(
+    kafka: str, segments: KafkaSegments, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried = KafkaSegments(KafkaConnection(kafka), timeout_seconds=1)
     segment = segments.create(topic, 0, WHOLE)
     with monkeypatch.context() as change:
-        change.setattr(segments, "_mark", lambda segment: None)
+        change.setattr(hurried, "_mark", lambda segment: None)
         with pytest.raises(SegmentStoreError, match=f"cannot terminate {segment}"):
-            segments.terminate(segment)
+            hurried.terminate(segment)
     assert segments.terminate(segment) == 0
 
 
@@ -291,8 +293,8 @@ def test_used_subscription_deleted_with_segment_only(kafka: str, segments: Kafka
     assert segments.subscriptions(segment) == []
 
 
-def test_open_transaction_keeps_segment_open(kafka: str, topic: str) -> None:
-    segments = KafkaSegments(KafkaConnection(kafka), timeout_seconds=0.5)
+def test_open_transaction_keeps_segment_open(kafka: str, segments: KafkaSegments, topic: str) -> None:
+    hurried = KafkaSegments(KafkaConnection(kafka), timeout_seconds=2)
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "log_level": 0})
     producer.init_transactions()
@@ -300,7 +302,7 @@ def test_open_transaction_keeps_segment_open(kafka: str, topic: str) -> None:
     producer.produce(kafka_topic(segment), b"a")
     producer.flush()
     with pytest.raises(SegmentStoreError, match=f"cannot terminate {segment} .* open transactions .* end them"):
-        segments.terminate(segment)
+        hurried.terminate(segment)
     assert not segments.is_terminated(segment)
     producer.commit_transaction()
     end = segments.terminate(segment)
