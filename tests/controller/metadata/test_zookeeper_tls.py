@@ -54,9 +54,9 @@ def test_untrusted_tls_peers_refused(secured: SecuredZooKeeper) -> None:
     stranger = TlsFiles(tls.certificate("stranger"), tls.key("stranger"), tls.CA)
     for files, said in ((ours_elsewhere, "not believed.*local issuer"), (stranger, ""), (TlsFiles(ca=tls.CA), "")):
         with pytest.raises(StartError, match=f"no ZooKeeper can be used at {address}.*{said}"):
-            ZooKeeperStore(address, "/tls", wait_s=0.5, credentials=AUTH, tls=client_context(files))
+            ZooKeeperStore(address, "/tls", wait_s=2, credentials=AUTH, tls=client_context(files))
     with pytest.raises(StartError, match="does not speak TLS"):
-        ZooKeeperStore(secured.address, "/tls", wait_s=0.5, credentials=AUTH, tls=client_context(OURS))
+        ZooKeeperStore(secured.address, "/tls", wait_s=2, credentials=AUTH, tls=client_context(OURS))
 
 
 def test_controller_keeps_layouts_behind_tls(
