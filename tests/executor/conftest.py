@@ -181,7 +181,7 @@ class House:
         ready = threading.Event()
         thread = threading.Thread(target=work)
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         try:
             yield executor
         finally:
