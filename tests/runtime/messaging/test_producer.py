@@ -6,6 +6,7 @@ import pytest
 
 from runtime.messaging.producer import LastingProducer
 from tests.runtime.messaging.fatal import fail_for_good
+from tests.waiting import wait_until
 
 MOCK = {"test.mock.num.brokers": "1", "bootstrap.servers": "unused:1", "enable.idempotence": True, "log_level": 0}
 
@@ -37,11 +38,12 @@ def test_message_after_fatal_error_delivered(producer, noticed_by):
     assert told == [("before", True), ("after", True)]
 
 
-def test_what_was_on_its_way_is_told_as_failed(producer):
-    told = Deliveries()
+def test_what_was_on_its_way_is_told_as_failed():
+    # With a wait before it is sent, so that it cannot arrive before the fault.
+    producer, told = LastingProducer({**MOCK, "linger.ms": 1_000}), Deliveries()
     producer.produce("a-topic", b"x", b"k", told.of("lost"))
     fail_for_good(producer._producer)
-    producer.poll(0.2)
+    wait_until(lambda: producer.poll(0.05) or told)
     assert told == [("lost", False)]
     producer.produce("a-topic", b"x", b"k", told.of("again"))
     assert producer.flush(10) == 0
