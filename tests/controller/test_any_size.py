@@ -36,7 +36,7 @@ def nodes(zookeeper: EmbeddedZooKeeper) -> Iterator[Callable[[], ZooKeeperStore]
     opened: list[ZooKeeperStore] = []
 
     def one() -> ZooKeeperStore:
-        opened.append(ZooKeeperStore(zookeeper.address, "/sizes", session_s=1.5))
+        opened.append(ZooKeeperStore(zookeeper.address, "/sizes", session_s=5))
         return opened[-1]
 
     yield one
@@ -45,7 +45,7 @@ def nodes(zookeeper: EmbeddedZooKeeper) -> Iterator[Callable[[], ZooKeeperStore]
 
 
 def consumers(controller: RunningController) -> int | None:
-    """Registered consumers; None while ZooKeeper or the leader is away: sessions of 1.5 s end on a busy machine."""
+    """Registered consumers; None while ZooKeeper or the leader is away, as on a busy machine."""
     answered = controller.client.get(f"{PATH}/stats")
     if answered.status_code == 503:
         return None
@@ -64,10 +64,11 @@ def test_ten_thousand_evictions_all_announced(
         registered = [Put(paths[name], ConsumerRegistration(consumer_name=name).to_json().encode()) for name in names]
         first.nodes.commit_in_parts([], [Put(store_paths.attended_path(TOPIC), b""), *registered])
         first.nodes.close()
-        with run_controller(nodes(), grace_seconds=2) as second:
+        # All of them are counted within the grace period, however long a busy machine reads.
+        with run_controller(nodes(), grace_seconds=10) as second:
             wait_until(lambda: second.node.leaders.term(TOPIC), 20)
             assert wait_until(lambda: consumers(second), 20) == MANY
-            wait_until(lambda: consumers(second) == 0, 120, every_s=0.5)
+            wait_until(lambda: consumers(second) == 0, 150, every_s=0.5)
             found = [one for one in second.announced(TOPIC) if isinstance(one, ConsumerEvent)]
             gone = [one for one in found if one.event == "unregistered"]
             assert [one.consumers for one in gone] == list(reversed(range(MANY)))
