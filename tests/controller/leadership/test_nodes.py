@@ -67,7 +67,7 @@ def test_killed_nodes_operation_finished_unasked(point: str, cluster: Cluster) -
     assert cluster.a.process.wait(10) == -signal.SIGKILL
     wait_until(lambda: cluster.steps(cluster.b, point) == ["done"], 20)
     assert cluster.epoch(cluster.b, point) == 1
-    assert cluster.ask(cluster.b, "POST", f"{point}/split/1") == 204
+    wait_until(lambda: cluster.ask(cluster.b, "POST", f"{point}/split/1") == 204)
 
 
 def test_frozen_leader_commits_nothing_on_wake(cluster: Cluster) -> None:
