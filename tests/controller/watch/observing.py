@@ -5,6 +5,6 @@ from __future__ import annotations
 from anabranch.controller.watch.hub import WatchHub
 
 
-def open_sessions(hub: WatchHub) -> int:
-    """Number of sessions on all topics."""
-    return sum(len(feed.sessions) for feed in hub._feeds.values())
+def open_sessions(hub: WatchHub, topic: str | None = None) -> int:
+    """Number of sessions on one topic, or on all."""
+    return sum(len(feed.sessions) for name, feed in hub._feeds.items() if topic in (None, name))
