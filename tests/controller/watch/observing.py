@@ -7,4 +7,4 @@ from anabranch.controller.watch.hub import WatchHub
 
 def open_sessions(hub: WatchHub, topic: str | None = None) -> int:
     """Number of sessions on one topic, or on all."""
-    return sum(len(feed.sessions) for name, feed in hub._feeds.items() if topic in (None, name))
+    return sum(len(feed.sessions) for name, feed in list(hub._feeds.items()) if topic in (None, name))
