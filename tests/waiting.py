@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], deadline_s: float = 10.0, every_s: float = 0.02) -> T:
+def wait_until(condition: Callable[[], T], deadline_s: float = 30.0, every_s: float = 0.02) -> T:
     """The first true value of `condition`, asked every `every_s` seconds; fails the test after `deadline_s`."""
     end = time.monotonic() + deadline_s
     while not (value := condition()):
