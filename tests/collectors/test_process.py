@@ -122,7 +122,7 @@ def test_killed_collector_announces_nothing_wrong(tmp_path, broker, namespace, h
                 lambda: heard.poll().counts(kept) == {"billing": 4} and heard.layout(gone).cause == "deleted", 20
             )
             second.terminate()
-            assert second.wait(10) == 0
+            assert second.wait(30) == 0
     heard.poll()
     assert heard.layout(kept).layout == cluster.topics[kept].layout.to_metadata()
     assert {one.cause for one in heard.of(LayoutEvent) if one.topic == kept} == {"snapshot"}

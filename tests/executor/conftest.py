@@ -131,7 +131,7 @@ class House:
         """The terminal rows."""
         return [row for row in self.outcomes(decided) if row["status"] in TERMINAL]
 
-    def end(self, decided: SegmentDecision, deadline_s: float = 10) -> dict[str, Any]:
+    def end(self, decided: SegmentDecision, deadline_s: float = 30) -> dict[str, Any]:
         """The one terminal row of a decision, when it is there."""
         found = wait_until(lambda: self.ends(decided), deadline_s)
         assert len(found) == 1

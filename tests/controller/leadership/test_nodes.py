@@ -64,7 +64,7 @@ def test_killed_nodes_operation_finished_unasked(point: str, cluster: Cluster) -
     assert wait_until(lambda: cluster.ask(cluster.a, "PUT", point) == 204)
     assert cluster.ask(cluster.a, "POST", f"{point}/split/0") == 0
     assert cluster.a.process is not None
-    assert cluster.a.process.wait(10) == -signal.SIGKILL
+    assert cluster.a.process.wait(30) == -signal.SIGKILL
     wait_until(lambda: cluster.steps(cluster.b, point) == ["done"], 20)
     assert cluster.epoch(cluster.b, point) == 1
     wait_until(lambda: cluster.ask(cluster.b, "POST", f"{point}/split/1") == 204)

@@ -139,7 +139,7 @@ def test_answered_changes_announced_after_kill(kafka: str, tmp_path: Path) -> No
     with service.life(bootstrap=kafka) as (_, process):
         listener.read_until(lambda: listener.epoch(topic) == 20)
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     changes = [event.layout.epoch for event in listener.layouts(topic) if event.cause != "snapshot"]
     assert list(dict.fromkeys(changes)) == list(range(21))
     listener.close()
