@@ -42,8 +42,14 @@ def outbox_of(controller: RunningController) -> int:
     return controller.publisher.waiting()
 
 
+def finish_first_round(controller: RunningController) -> None:
+    """Wait for the round of snapshots at the start: what is made before it is announced by it, too."""
+    wait_until(lambda: controller.publisher._snapshots.due_in() > 0)
+
+
 def test_change_announced_once_and_leaves_outbox(kafka: str, listener: Listener, topic: str, tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", kafka) as controller:
+        finish_first_round(controller)
         controller.client.put(path_of(topic))
         for segment in range(30):
             assert controller.client.post(f"{path_of(topic)}/split/{segment}").status_code == 204
@@ -66,6 +72,7 @@ def test_failed_producer_replaced_without_loss(
 
     monkeypatch.setattr(publisher, "Producer", recorded)
     with run_controller(tmp_path / "layouts.db", kafka) as controller:
+        finish_first_round(controller)
         controller.client.put(path_of(topic))
         listener.read_until(lambda: len(listener.messages) == 1)
         fail_for_good(made[-1])
@@ -113,6 +120,7 @@ def test_changes_during_page_read_announced_alone(
 
 def test_start_repeats_all_announcements(kafka: str, listener: Listener, topic: str, tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", kafka) as controller:
+        finish_first_round(controller)
         for number in range(120):
             controller.client.put(f"{path_of(topic)}{number}")
         controller.client.put(f"{path_of(topic)}7/subscriptions/s/consumers/c")
