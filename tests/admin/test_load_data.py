@@ -73,7 +73,7 @@ def followed(topic: Topic) -> Iterator[FollowedTopic]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     url = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
-    following = FollowedTopic(url, None, BROKER_LOAD, topic.progress, timeout_seconds=5, silence_seconds=0.05)
+    following = FollowedTopic(url, None, BROKER_LOAD, topic.progress, timeout_seconds=5, silence_seconds=0.5)
     try:
         wait_until(lambda: topic.readers)
         yield following
