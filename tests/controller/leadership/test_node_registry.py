@@ -44,16 +44,16 @@ def test_silent_nodes_address_taken_after_session(
 ) -> None:
     """The silent node reports that when it is back."""
     link = Link(zookeeper.address)
-    first = ZooKeeperStore(link.address, "/presence", session_s=0.5)
+    first = ZooKeeperStore(link.address, "/presence", session_s=2)
     second = ZooKeeperStore(zookeeper.address, "/presence", session_s=5)
-    presence = NodeRegistration(first, URL, 0.5)
+    presence = NodeRegistration(first, URL, 2)
     presence.claim()
     presence.start()
     link.cut()
     # It looks like a node that was killed: another with its address waits for the end of its session.
-    NodeRegistration(second, URL, 0.5).claim()
+    NodeRegistration(second, URL, 2).claim()
     assert f"{URL} is held by process {os.getpid()} on " in caplog.text
-    assert "waiting at most 6 s" in caplog.text
+    assert "waiting at most 8 s" in caplog.text
     link.mend()
     wait_until(lambda: presence.rival, 20)
     assert presence.rival is not None
