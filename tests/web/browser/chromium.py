@@ -18,7 +18,7 @@ from tests.harness.browser import ensure_browser
 from tests.waiting import wait_until
 
 AXE = Path(__file__).with_name("axe.min.js")
-PATIENCE_S = 30
+PATIENCE_S = 60
 DESK, PHONE = (1280, 900), (390, 844)
 Scheme = Literal["light", "dark"]
 

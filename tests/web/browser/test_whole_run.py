@@ -68,7 +68,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield found
     finally:
         found.process.send_signal(signal.SIGINT)
-        found.process.wait(60)
+        found.process.wait(180)
 
 
 def test_rest_split_and_page_approval_take_effect(run, browser):
