@@ -21,7 +21,6 @@ from tests.safeguards.test_brakes import say, waits
 from tests.waiting import wait_until
 
 LIMITS = {"decision_max_age_seconds": 300, "waiting_max_age_seconds": 3600}
-NOON = Clock().now
 
 
 def expired(house: House, split: Any) -> dict[str, Any]:
@@ -38,9 +37,9 @@ def expired(house: House, split: Any) -> dict[str, Any]:
     ("ahead", "status"), [(-412, "superseded"), (-299, "applied"), (299, "applied"), (301, "superseded")]
 )
 def test_the_age_counts_when_the_executor_was_down(house: House, ahead: int, status: str):
-    split = house.decide(house.create("orders"), 0)
-    house.commit(split, decided_at=NOON + timedelta(seconds=ahead))
-    with house.running(Clock(), **LIMITS):
+    split, clock = house.decide(house.create("orders"), 0), Clock()
+    house.commit(split, decided_at=clock.now + timedelta(seconds=ahead))
+    with house.running(clock, **LIMITS):
         if status == "superseded":
             end = expired(house, split)
             assert ahead > 0 or "decided 412 s ago" in end["error"]
@@ -48,10 +47,11 @@ def test_the_age_counts_when_the_executor_was_down(house: House, ahead: int, sta
 
 
 def test_a_decision_that_stays_held_expires_by_itself(house: House):
-    split = house.decide(house.create("orders"), 0)
-    with house.running(mode="approve", decision_max_age_seconds=1, waiting_max_age_seconds=1):
-        house.commit(split, decided_at=utc_now())
+    split, clock = house.decide(house.create("orders"), 0), Clock()
+    with house.running(clock, mode="approve", decision_max_age_seconds=1, waiting_max_age_seconds=1):
+        house.commit(split, decided_at=clock.now)
         wait_until(lambda: waits(house))
+        clock.now += timedelta(seconds=2)
         expired(house, split)
 
 
@@ -67,11 +67,11 @@ def test_late_end_of_pause_applies_nothing(house: House):
 
 
 def test_later_decision_replaces_earlier_on_segment(house: House):
-    topic = house.create("orders", segments=2)
+    topic, clock = house.create("orders", segments=2), Clock()
     merge, split = house.decide(topic, 0, 1), house.decide(topic, 1)
-    house.commit(merge, decided_at=NOON - timedelta(seconds=20))
-    house.commit(split, decided_at=NOON)
-    with house.running(Clock(), **LIMITS):
+    house.commit(merge, decided_at=clock.now - timedelta(seconds=20))
+    house.commit(split, decided_at=clock.now)
+    with house.running(clock, **LIMITS):
         assert house.end(split)["status"] == "applied"
         end = house.end(merge)
         assert (end["status"], end["attempt"]) == ("superseded", 0)
@@ -109,13 +109,14 @@ def test_a_begun_decision_is_finished_however_old(house: House):
 
 def test_the_age_is_asked_right_before_the_intent(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
+    noon = clock.now
     with house.running(clock, **LIMITS) as executor:
         failed: list[datetime] = []
         append = executor._ledger.append
 
         def unreachable(rows: Any) -> None:
             failed.append(clock.now)
-            if clock.now == NOON:
+            if clock.now == noon:
                 raise OSError("the lake is out of reach")
             append(rows)
 
