@@ -63,11 +63,13 @@ def test_decision_repeated_during_downtime_is_answered(house: House):
 
 
 def test_decision_repeated_while_open_answered_once(house: House):
-    split = house.decide(house.create("orders"), 0)
+    split, repeated = house.decide(house.create("orders"), 0), threading.Event()
     house.gate.on("POST", answers(503, "busy"), answers(503, "busy"))
+    house.gate.before_next("POST", lambda: repeated.wait(10))
     with house.running():
         house.commit(split)
         house.commit(split)
+        repeated.set()
         house.end(split)
         later = house.decide(house.create("later"), 0)
         house.commit(later)
