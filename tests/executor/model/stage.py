@@ -61,24 +61,29 @@ class Gate:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self.wants: set[str] = set()
+        self._wants: set[str] = set()
         self.is_dead = False
         self._answers: dict[str, Any] = {}
 
     def pass_through(self, wants: str) -> Any:
         """What the scenario answers to the step that is wanted. Raises `Killed`."""
         with self._changed:
-            self.wants.add(wants)
+            self._wants.add(wants)
             self._changed.wait_for(lambda: wants in self._answers or self.is_dead)
             if self.is_dead:
                 raise Killed
             return self._answers.pop(wants)
 
+    def wanted(self) -> set[str]:
+        """The steps that wait; a copy, as threads that come add theirs."""
+        with self._changed:
+            return set(self._wants)
+
     def let(self, wants: str, answer: Any) -> None:
         """Lets the step that waits be taken."""
         with self._changed:
             self._answers[wants] = answer
-            self.wants.discard(wants)
+            self._wants.discard(wants)
             self._changed.notify_all()
 
     def kill(self) -> None:
@@ -422,7 +427,7 @@ class Performance:
             self._act("reject", self._rows[number])
         elif what == "the lease runs out":
             process = self._processes.get(who)
-            calls = [wants for wants in process.gate.wants if wants.startswith("call")] if process else []
+            calls = [wants for wants in process.gate.wanted() if wants.startswith("call")] if process else []
             for wants in calls:
                 process.gate.let(wants, NoAnswer("timed out"))  # type: ignore[union-attr]
         elif what == "announce":
@@ -455,8 +460,8 @@ class Performance:
             what, f"{what} {number}"
         )
         if how == "overtaken":
-            wait_until(lambda: any(one.startswith(wants) for one in process.gate.wants), DEADLINE, 0.001)
-            [wants] = [one for one in process.gate.wants if one.startswith(wants)]
+            wait_until(lambda: any(one.startswith(wants) for one in process.gate.wanted()), DEADLINE, 0.001)
+            [wants] = [one for one in process.gate.wanted() if one.startswith(wants)]
         elif what == "record the end":
             wants += f": {how}"
         self._wait_for(process, wants)
@@ -496,11 +501,11 @@ class Performance:
             if process.failed:
                 raise process.failed[0]
             kind = wants.split()[0]
-            return any(one.split()[0] == kind for one in process.gate.wants)
+            return any(one.split()[0] == kind for one in process.gate.wanted())
 
         with suppress(AssertionError):
             wait_until(is_there, DEADLINE, 0.001)
-        found = sorted(process.gate.wants)
+        found = sorted(process.gate.wanted())
         assert wants in found, f"the executor wants to {' and to '.join(found) or 'do nothing'}, not to {wants}"
 
     def _fence(self, who: str, how: str) -> None:
