@@ -48,6 +48,14 @@ LOOK = orders.decision(SegmentLayout.create(2, 0), 0, topic=TOPIC)
 @pytest.fixture
 def actor(house: House) -> Iterator[AutoscaleActor]:
     """An actor that goes through the gate."""
+    topics = topics_at(house.gate.url + "/", 30)
+    yield AutoscaleActor(topics)
+    topics.close()
+
+
+@pytest.fixture
+def hurried(house: House) -> Iterator[AutoscaleActor]:
+    """One that waits half a second for an answer."""
     topics = topics_at(house.gate.url + "/", 0.5)
     yield AutoscaleActor(topics)
     topics.close()
@@ -134,12 +142,12 @@ def test_pulsar_500_for_wrong_argument_is_refusal(house: House, actor: Autoscale
 @pytest.mark.parametrize(
     "fault", [LOST_BEFORE, LOST_AFTER, HANGS, HANGS_AFTER, DRIBBLES, answers(502, "<html>"), answers(429)]
 )
-def test_unclear_answer_counts_as_none(house: House, actor: AutoscaleActor, fault):
+def test_unclear_answer_counts_as_none(house: House, hurried: AutoscaleActor, fault):
     topic = house.create("orders")
     split = house.decide(topic, 0)
     house.gate.on("GET", fault)
     house.gate.on("POST", fault)
-    for told in (actor.look(split), call(actor, split)):
+    for told in (hurried.look(split), call(hurried, split)):
         if fault is DRIBBLES and isinstance(told, CallAccepted):
             continue
         assert isinstance(told, NoAnswer)
