@@ -348,7 +348,7 @@ def test_hanging_topics_do_not_block_others(house: House):
     slow = [house.decide(house.create(f"slow-{number}"), 0) for number in range(6)]
     quick = [house.decide(house.create(f"quick-{number}"), 0) for number in range(6)]
     house.gate.always("GET", HANGS, lambda path: "slow" in path)
-    with house.running(workers=2, request_timeout_seconds=0.2, give_up_seconds=60):
+    with house.running(workers=2, request_timeout_seconds=0.5, give_up_seconds=60):
         house.commit(*slow)
         wait_until(lambda: all(len(house.outcomes(one)) >= 2 for one in slow))
         house.commit(*quick)
