@@ -180,13 +180,12 @@ def test_recreated_topic_begins_a_new_life(real_lake, raw):
 
 
 def test_changed_policy_bounds_the_segments(real_lake, raw):
-    changed = datetime.fromtimestamp(real_lake.policy_changed_at, timezone.utc)
-    later = [one for one in raw.every_layout() if one.cause == "split" and one.begins > changed]
-    assert later
-    assert [row for row in raw.events("policy") if '"maxSegments":12' in row["body"]]
-    # Splits that were decided before it, and were being applied meanwhile, may end above the cap.
-    settled = [one for one in later if (one.begins - changed).total_seconds() > 30]
-    assert max(len(one.active) for one in settled) <= 12
+    heard = min(row["accepted_at"] for row in raw.events("policy") if '"maxSegments":12' in row["body"])
+    # Splits that were decided before the job heard of it may end above the cap, however late they were applied.
+    later = {row["decision_id"] for row in raw.rows("decisions") if row["decided_at"] > heard}
+    bounded = [one for one in raw.every_layout() if one.cause == "split" and one.decision_id in later]
+    assert bounded
+    assert max(len(one.active) for one in bounded) <= 12
 
 
 def test_balance_of_the_report_is_that_of_the_rows(real_lake, raw):
