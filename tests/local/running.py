@@ -80,10 +80,11 @@ class Run:
             return {}
 
     def rows(self, table: str, *columns: str) -> list[dict]:
-        folder = self.folder / "lake" / table
-        if not (folder / "_delta_log").is_dir():
+        folder = str(self.folder / "lake" / table)
+        # The folder of the log is there before its first commit.
+        if not DeltaTable.is_deltatable(folder):
             return []
-        return DeltaTable(str(folder)).to_pyarrow_table(columns=list(columns)).to_pylist()
+        return DeltaTable(folder).to_pyarrow_table(columns=list(columns)).to_pylist()
 
     def endpoints(self) -> tuple[str, str]:
         """Return Kafka's bootstrap and the controller's URL."""
@@ -95,8 +96,10 @@ class Run:
     def kill(self, part: str, program: str = "") -> None:
         """Send SIGKILL to all processes of a part, or only to those that run `program`."""
         for pid in session_members(self.sessions()[part]):
-            if Path(f"/proc/{pid}/comm").read_text().startswith(program):
-                os.kill(pid, signal.SIGKILL)
+            # Some end with those that were killed before them.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if Path(f"/proc/{pid}/comm").read_text().startswith(program):
+                    os.kill(pid, signal.SIGKILL)
 
     def wait_for_progress(self, of: str) -> None:
         """Wait until the part runs, and batches and outcomes are written again."""
@@ -113,7 +116,8 @@ def end(one: Run) -> None:
         one.process.wait()
     for session in one.sessions().values():
         for pid in session_members(session):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def applied_ids(run: Run) -> set[str]:
