@@ -106,10 +106,16 @@ def test_part_ignoring_stop_is_killed(supervisor):
     assert session_members(session) == []
 
 
-def test_part_never_serving_fails_with_last_words(supervisor):
-    spec = part("mute", f"print('no such port', flush=True); {FOREVER}", is_ready=lambda: False)
+def test_part_never_serving_fails_with_last_words(supervisor, tmp_path):
+    log = tmp_path / "log" / "mute.log"
+
+    def serves() -> bool:
+        wait_until(lambda: log.read_text().endswith("\n"))
+        return False
+
+    spec = part("mute", f"print('no such port', flush=True); {FOREVER}", is_ready=serves)
     with pytest.raises(SetupError, match="no such port"):
-        supervisor.start(spec, 2)
+        supervisor.start(spec, 0.1)
 
 
 def test_parts_die_with_killed_supervisor(tmp_path):
