@@ -81,6 +81,7 @@ def own_signals():
 def test_traffic_ends_by_itself_and_says_what_it_sent(home, kafka, monkeypatch):
     monkeypatch.setenv("ANABRANCH_KAFKA_BOOTSTRAP", kafka)
     monkeypatch.setenv("ANABRANCH_CONTROLLER_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("ANABRANCH_TRAFFIC__REPORT_SECONDS", "0.2")
     ended = run(home, "--config", "conf/demonstration.toml", "traffic", "--for", "1.2s", "--garbage", "5")
     assert ended.exit_code == 0
     assert "failed 0" in ended.output
