@@ -17,7 +17,7 @@ from tests.docs.guides import HOME, Block, every_block
 from tests.reallake.raw import Raw
 from tests.reallake.recording import Recording
 
-pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(900)]
 
 BLOCKS = [block for block in every_block() if block.is_run_here]
 POLICY = HOME / "conf/policies/demonstration.toml"
