@@ -120,7 +120,7 @@ def test_hot_broker_relieved_by_explained_moves(bundled: Bundled, house: House):
                 one.decision.destination_broker,
             )
             if before.get(bundle) == source:
-                assert (ends[bundle], now[bundle] == destination) in (("applied", True), ("superseded", False))
+                assert (ends[bundle], now.get(bundle) == destination) in (("applied", True), ("superseded", False))
             else:
                 # The cluster has moved it by itself since it was collected, and the executor sees that.
                 assert ends[bundle] == "superseded"
@@ -242,7 +242,10 @@ def test_killed_unload_settled_by_bundle_owner(bundled: Bundled, house: House, t
         assert process.wait(60) == -signal.SIGKILL
     with house.running():
         [end] = wait_until(house.ends, PATIENCE_S)
-    assert house.gate.count("PUT") == 1
+    # One call of the modular manager in ten ends elsewhere: that is repeated once by who made it and lives.
+    calls = 1 if point == "after-call" else end["attempt"]
+    assert house.gate.count("PUT") == calls
+    assert calls == 1 or (calls == 2 and bundled.manager == MODULAR)
     arrived = bundled.owners()[bundle] == destination
     assert end["status"] == ("applied" if arrived else "superseded")
 
