@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -132,3 +133,35 @@ def applied_kinds(run: Run) -> set[str]:
         if row["decision_id"] in applied:
             kinds.add("merge" if row["action"] == "merge" else "consumers" if "consumer" in row["reason"] else "load")
     return kinds
+
+
+def superseded_by_others(lake: Path) -> list[dict]:
+    """Decisions that ended as superseded, but for those that gave way to another decision of ours."""
+    columns = ["decision_id", "subject", "action", "arguments", "decided_at"]
+    decisions = DeltaTable(str(lake / "decisions")).to_pyarrow_table(columns=columns).to_pylist()
+    outcomes = DeltaTable(str(lake / "outcomes")).to_pyarrow_table(columns=["decision_id", "status", "at"]).to_pylist()
+    ends = {row["decision_id"]: row["at"] for row in outcomes if row["status"] == "superseded"}
+    applied = {row["decision_id"] for row in outcomes if row["status"] == "applied"}
+    ours = [row for row in decisions if row["decision_id"] in applied]
+    return [
+        row
+        for row in decisions
+        if row["decision_id"] in ends
+        and not any(_share_segments(row, other) for other in ours)
+        and not made_way(row, ends[row["decision_id"]], decisions)
+    ]
+
+
+def made_way(decision: dict, ended_at: datetime, decisions: list[dict]) -> bool:
+    """Return True for a merge that ended after the split of one of its segments was decided: it makes way for that."""
+    return decision["action"] == "merge" and any(
+        later["action"] == "split"
+        and decision["decided_at"] < later["decided_at"] <= ended_at
+        and _share_segments(decision, later)
+        for later in decisions
+    )
+
+
+def _share_segments(one: dict, other: dict) -> bool:
+    segments = [set(json.loads(decision["arguments"])["segments"]) for decision in (one, other)]
+    return one["subject"] == other["subject"] and not segments[0].isdisjoint(segments[1])

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.local.running import made_way
 from tests.reallake.raw import untiled
 from tests.reallake.recording import KILLED, PARTS, RECREATED
 
@@ -136,15 +137,7 @@ def test_superseded_only_by_other_action_or_later_split(real_lake, raw):
         consumed_at = [at for segment in ids(row) for at in consumed[row["subject"], segment]]
         was_consumed = any(at <= end["at"].timestamp() * 1000 for at in consumed_at)
         was_deleted = row["subject"] == RECREATED and row["decided_at"] < deleted_at
-        # A merge that has not begun makes way for the split of a segment that has become hot.
-        gave_way = row["action"] == "merge" and any(
-            later["action"] == "split"
-            and later["subject"] == row["subject"]
-            and row["decided_at"] < later["decided_at"] <= end["at"]
-            and not {*ids(later)}.isdisjoint(ids(row))
-            for later in decisions
-        )
-        if not (was_consumed or was_deleted or gave_way or "decided again" in end["error"]):
+        if not (was_consumed or was_deleted or made_way(row, end["at"], decisions) or "decided again" in end["error"]):
             unexplained.append((row["subject"], row["action"], ids(row), end["error"]))
     assert unexplained == []
 
