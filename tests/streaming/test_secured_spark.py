@@ -196,7 +196,7 @@ def test_only_permitted_clients_write_topics(secured):
 
 def test_password_and_tls_are_both_required(secured):
     right = secured.connection_of("job")
-    assert gets_in(right)
+    assert gets_in(right, 30)
     wrong = {
         "password": replace(right, password=secured.connection_of("executor").password),
         "no certificate": replace(right, certificate=None, key=None),
@@ -207,19 +207,19 @@ def test_password_and_tls_are_both_required(secured):
     assert not [what for what, one in wrong.items() if gets_in(one)]
 
 
-def gets_in(kafka: KafkaConnection) -> bool:
-    """Whether the broker lets a client of a process of its own in.
+def gets_in(kafka: KafkaConnection, seconds: float = 2) -> bool:
+    """Whether the broker lets a client of a process of its own in, within so many seconds.
 
     A client whose handshake fails has been seen to take its whole process along when it was freed (librdkafka 2.x).
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(_answers_once, kafka).result(60)
+        return process.submit(_answers_once, kafka, seconds).result(60)
 
 
-def _answers_once(kafka: KafkaConnection) -> bool:
+def _answers_once(kafka: KafkaConnection, seconds: float) -> bool:
     _never_freed.append(AdminClient(kafka.librdkafka({"log_level": 0})))
     try:
-        return bool(_never_freed[-1].list_topics(timeout=2).brokers)
+        return bool(_never_freed[-1].list_topics(timeout=seconds).brokers)
     except KafkaException:
         return False
 
