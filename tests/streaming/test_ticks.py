@@ -81,7 +81,7 @@ def test_ticks_go_on_without_new_producer():
     producer._is_broken = True
     ticks.start()
     try:
-        wait_until(lambda: len(polls) >= 3, 5)
+        wait_until(lambda: len(polls) >= 3)
     finally:
         ticks.stop()
 
