@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-LEASE_SECONDS = 5.0
+LEASE_SECONDS = 8.0
 DEADLINE = 60.0
 
 
