@@ -61,7 +61,7 @@ def test_pulsar_topic_splits_and_merges_without_loss(run_with_pulsar):
 def test_pulsars_scaler_observed_and_reported_in_full(run_in_the_shadow):
     """The report has both sides in every form."""
     run, path = run_in_the_shadow, f"/admin/v2/scalable/{TOPIC.removeprefix('topic://')}"
-    wait_until(lambda: (run.folder / "run.toml").is_file(), 240, 0.5)
+    wait_until(lambda: (run.folder / "run.toml").is_file() and (run.folder / "run.toml").read_text(), 240, 0.5)
     _, url = run.endpoints()
 
     def they_have_split() -> bool:

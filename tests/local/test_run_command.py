@@ -151,8 +151,9 @@ def test_run_stays_on_own_cluster(tmp_path, jars):
         env={**os.environ, **shell},
     ) as running:
         try:
-            wait_until((tmp_path / "var" / "run.toml").exists, 60)
-            bootstrap = load_settings([tmp_path / "var" / "run.toml"], HOME, {}).kafka.bootstrap
+            file = tmp_path / "var" / "run.toml"
+            wait_until(lambda: file.exists() and file.read_text(), 60)
+            bootstrap = load_settings([file], HOME, {}).kafka.bootstrap
             wait_until(lambda: is_serving(KafkaConnection(bootstrap)), 60)
             wait_until(lambda: messages(bootstrap, SEGMENT_STATS.name) > 0, 60, 0.2)
         finally:
