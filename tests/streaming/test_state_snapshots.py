@@ -123,6 +123,7 @@ def forget_before(lake, at=AT, tables=(SEGMENT_LOAD,), **more):
     return first
 
 
+@pytest.mark.timeout(900)
 @given(STORY, STORY, st.booleans())
 @example_settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
 def test_deleted_rows_do_not_change_answers(story, rest, is_compacted):
