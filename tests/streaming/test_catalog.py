@@ -35,7 +35,7 @@ def settings_file(folder: Path, lake: str) -> Path:
 def anabranch(file: Path, *arguments: str) -> str:
     """What a command prints; fails the test with the end of its output when it fails."""
     command = [sys.executable, "-m", "anabranch", "--home", str(HOME), "--config", str(file), *arguments]
-    ran = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return ran.stdout
 
@@ -104,6 +104,7 @@ def test_reregistered_names_follow_moved_lake(spark, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_registered_lake_read_by_printed_command(tmp_path, jars):
     file = settings_file(tmp_path, "lake")
     said = anabranch(file, "lake", "register")
@@ -119,7 +120,7 @@ def test_registered_lake_read_by_printed_command(tmp_path, jars):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env=quick_to_start,
     )
