@@ -64,6 +64,7 @@ def test_killed_executor_finishes_after_restart(house: House, tmp_path: Path, po
     assert house.gate.count("POST", "split") in (1, 2)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, seed: int):
     chance, job, recorded, kills = random.Random(seed), Job(house.lake), set(), 0
