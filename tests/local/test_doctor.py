@@ -120,7 +120,7 @@ def test_killed_run_named_and_living_run_accepted(tmp_path, jars):
         env={**os.environ, TOKEN_VARIABLE: "killed"},
     )
     try:
-        wait_until(lambda: carries_token(left.pid, "killed"), 10)
+        wait_until(lambda: carries_token(left.pid, "killed"))
         entry = {"part": "x", "session": left.pid, "token": "killed"}
         (folder / "processes.json").write_text(json.dumps([entry]))
         assert f"sessions {left.pid}" in wrong(file)["local run"].found

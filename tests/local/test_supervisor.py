@@ -62,9 +62,9 @@ def test_dead_part_restarted_with_growing_pauses(supervisor):
     pauses = []
     for _ in range(4):
         os.kill(state(supervisor, "brief").pid, signal.SIGKILL)
-        wait_until(looking(supervisor, lambda: state(supervisor, "brief").state == "restarting"), 10)
+        wait_until(looking(supervisor, lambda: state(supervisor, "brief").state == "restarting"))
         pauses.append(state(supervisor, "brief").detail)
-        wait_until(looking(supervisor, lambda: state(supervisor, "brief").state == "up"), 10)
+        wait_until(looking(supervisor, lambda: state(supervisor, "brief").state == "up"))
     assert pauses == [f"signal 9; again in {pause} s" for pause in ("0.01", "0.02", "0.04", "0.04")]
     assert state(supervisor, "brief").restarts == 4
 
@@ -72,21 +72,21 @@ def test_dead_part_restarted_with_growing_pauses(supervisor):
 def test_steady_part_restarts_with_first_pause(supervisor, monkeypatch):
     supervisor.start(part("steady", FOREVER), 10)
     os.kill(state(supervisor, "steady").pid, signal.SIGKILL)
-    wait_until(looking(supervisor, lambda: state(supervisor, "steady").restarts == 1), 10)
-    wait_until(looking(supervisor, lambda: state(supervisor, "steady").state == "up"), 10)
+    wait_until(looking(supervisor, lambda: state(supervisor, "steady").restarts == 1))
+    wait_until(looking(supervisor, lambda: state(supervisor, "steady").state == "up"))
     monkeypatch.setattr(module, "_STEADY_SECONDS", 0.0)
     supervisor.look()
     os.kill(state(supervisor, "steady").pid, signal.SIGKILL)
-    wait_until(looking(supervisor, lambda: state(supervisor, "steady").state == "restarting"), 10)
+    wait_until(looking(supervisor, lambda: state(supervisor, "steady").state == "restarting"))
     assert state(supervisor, "steady").detail == "signal 9; again in 0.01 s"
 
 
 def test_dead_parts_session_ended_before_restart(supervisor):
     supervisor.start(part("orphaning", STUBBORN_CHILD), 10)
     session = state(supervisor, "orphaning").pid
-    wait_until(lambda: len(session_members(session)) == 2, 10)
+    wait_until(lambda: len(session_members(session)) == 2)
     os.kill(session, signal.SIGKILL)
-    wait_until(looking(supervisor, lambda: state(supervisor, "orphaning").state == "restarting"), 10)
+    wait_until(looking(supervisor, lambda: state(supervisor, "orphaning").state == "restarting"))
     assert session_members(session) == []
 
 
@@ -135,7 +135,7 @@ def test_parts_die_with_killed_supervisor(tmp_path):
         sessions = [entry["session"] for entry in json.loads((tmp_path / "processes.json").read_text())]
         running.kill()
     assert len(sessions) == 2
-    wait_until(lambda: not any(session_members(session) for session in sessions), 10)
+    wait_until(lambda: not any(session_members(session) for session in sessions))
 
 
 def test_next_supervisor_ends_only_orphans(tmp_path):
@@ -166,7 +166,7 @@ def test_next_supervisor_ends_only_orphans(tmp_path):
             )
         )
         # For a moment after its exec began, the kernel shows the environment of a process as empty.
-        wait_until(lambda: carries_token(left.pid, "this run's") and carries_token(other.pid, "another's"), 10)
+        wait_until(lambda: carries_token(left.pid, "this run's") and carries_token(other.pid, "another's"))
         assert end_leftovers(record) == [left.pid]
         assert left.wait(10) == -signal.SIGKILL
         assert other.poll() is None
@@ -225,8 +225,8 @@ def test_failed_restart_is_tried_again(supervisor):
 
     supervisor.start(PartSpec("unlucky", command, 0), 10)
     os.kill(state(supervisor, "unlucky").pid, signal.SIGKILL)
-    wait_until(looking(supervisor, lambda: "cannot be started: no room" in state(supervisor, "unlucky").detail), 10)
-    wait_until(looking(supervisor, lambda: state(supervisor, "unlucky").state == "up"), 10)
+    wait_until(looking(supervisor, lambda: "cannot be started: no room" in state(supervisor, "unlucky").detail))
+    wait_until(looking(supervisor, lambda: state(supervisor, "unlucky").state == "up"))
     assert state(supervisor, "unlucky").restarts == 2
 
 

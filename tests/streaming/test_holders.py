@@ -52,7 +52,7 @@ class Spark:
     def connect(self) -> socket.socket:
         """A connection as Spark keeps it from task to task."""
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(10)
+        connection.settimeout(30)
         connection.connect(self._path)
         assert number_from(connection) == self.manager.pid
         return connection
@@ -74,7 +74,7 @@ def spark(folder) -> Iterator[Spark]:
     yield one
     with suppress(ProcessLookupError):
         os.killpg(one.manager.pid, signal.SIGKILL)
-    one.manager.wait(10)
+    one.manager.wait(30)
 
 
 def number_from(connection: socket.socket) -> int:
@@ -127,7 +127,7 @@ def test_task_waits_for_its_busy_process(spark):
     next_one.settimeout(0.05)
     with pytest.raises(TimeoutError):
         next_one.recv(4)
-    next_one.settimeout(10)
+    next_one.settimeout(30)
     busy.sendall(b".")
     assert number_from(next_one) == process
     next_one.sendall(b".")
@@ -155,7 +155,7 @@ def test_abandoned_task_ends_with_its_process(spark):
     spark.manager.stdin.write(struct.pack(">i", spark.manager.pid))
     spark.manager.stdin.flush()
     given_up.close()
-    wait_until(lambda: process not in spark.processes(), 10)
+    wait_until(lambda: process not in spark.processes())
     assert run(other, 0) != process
 
 
@@ -169,7 +169,7 @@ def test_failed_task_ends_with_its_process(spark):
     with pytest.raises(TimeoutError):
         failing.recv(1)
     failing.close()
-    wait_until(lambda: process not in spark.processes(), 10)
+    wait_until(lambda: process not in spark.processes())
     assert run(spark.connect(), 0) != process
 
 
@@ -181,8 +181,8 @@ def test_no_process_outlives_the_manager(spark, end, folder):
         spark.manager.stdin.close()
     else:
         spark.manager.send_signal(signal.Signals[end])
-    spark.manager.wait(10)
-    wait_until(lambda: not any(is_running(process) for process in processes), 10)
+    spark.manager.wait(30)
+    wait_until(lambda: not any(is_running(process) for process in processes))
     with suppress(ConnectionResetError):
         assert connection.recv(1) == b""
     assert end == "SIGKILL" or not list(folder.glob(".*.sock"))
@@ -192,7 +192,7 @@ def test_a_process_without_tasks_for_long_ends(folder):
     spark = Spark(folder, idle_seconds=0.1)
     connection = spark.connect()
     process = run(connection, 0)
-    wait_until(lambda: process not in spark.processes(), 10)
+    wait_until(lambda: process not in spark.processes())
     assert run(connection, 0) != process
     spark.manager.stdin.close()
-    assert spark.manager.wait(10) == 0
+    assert spark.manager.wait(30) == 0
