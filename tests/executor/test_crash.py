@@ -48,7 +48,7 @@ def test_killed_executor_finishes_after_restart(house: House, tmp_path: Path, po
     split, merge = house.decide(house.create("split"), 0), house.decide(house.create("merge", 2), 0, 1)
     house.commit(split, merge)
     with started(house, tmp_path, point) as process:
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
     with house.running():
         for decided in (split, merge):
             assert house.end(decided)["status"] == "applied"
@@ -111,7 +111,7 @@ def test_stopped_executor_hands_over_cleanly(house: House, tmp_path: Path):
         assert "executor ready: mode act, shards 0 of 1, 1 open decisions" in process.stdout.readline()
         assert house.end(first)["status"] == "applied"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     [line] = (tmp_path / "events").read_text().splitlines()
     assert OutcomeEvent.model_validate_json(line).decision_id == first.decision_id
     house.commit(second)

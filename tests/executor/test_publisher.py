@@ -75,7 +75,8 @@ def test_command_applies_announces_and_stops(house: House, broker: EmbeddedBroke
             listener.read_until(
                 lambda wanted=decided, heard=listener: any(
                     isinstance(m, OutcomeEvent) and m.decision_id == wanted for m in heard.messages
-                )
+                ),
+                60,
             )
             process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=30)

@@ -106,7 +106,7 @@ def test_killed_rebucket_finished_by_next_executor(house: House, tmp_path: Path)
     house.gate.on("POST", answers(204, "", reaches=True), answers(204, "", reaches=True), HANGS)
     house.commit(decided)
     with started(house, tmp_path, "never") as process:
-        wait_until(lambda: house.gate.count("POST", "rebucket") == 3, 30)
+        wait_until(lambda: house.gate.count("POST", "rebucket") == 3, 60)
         process.kill()
     assert house.layout(decided.subject).epoch == 2
     with house.running():
