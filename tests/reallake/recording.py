@@ -56,6 +56,8 @@ class Recording:
     layouts_seen: int = 0
     operations: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The controller's journal by operation id: each operation as it was last seen."""
+    read_at: list[float] = field(default_factory=list)
+    """Instants at which the journal was read."""
     garbage: list[str] = field(default_factory=list)
     """Reasons of the dead letters that the bad messages lead to."""
     garbage_sent: int = 0
@@ -103,10 +105,12 @@ class Observer(threading.Thread):
 
     def read_journal(self) -> None:
         """Keep every operation: the controller forgets all but the newest of a topic."""
+        began = time.time()
         with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as database:
             for (value,) in database.execute("SELECT value FROM nodes WHERE path LIKE '/topics/%/operations/%'"):
                 operation = json.loads(value)
                 self.recording.operations[operation["id"]] = operation
+            self.recording.read_at.append(began)
 
     def _check(self, layout: dict[str, Any]) -> None:
         if "segments" not in layout:
