@@ -359,9 +359,9 @@ def test_sigterm_delivers_everything_first(kafka, tmp_path, controller):
     )
     file = tmp_path / "var" / "traffic.json"
     try:
-        wait_until(lambda: file.exists() and json.loads(file.read_text())["delivered"] > 10, deadline_s=30)
+        wait_until(lambda: file.exists() and json.loads(file.read_text())["delivered"] > 10, deadline_s=60)
         process.terminate()
-        said = process.communicate(timeout=20)[1]
+        said = process.communicate(timeout=60)[1]
     finally:
         process.kill()
     counts = json.loads(file.read_text())
