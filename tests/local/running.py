@@ -141,13 +141,16 @@ def superseded_by_others(lake: Path) -> list[dict]:
     decisions = DeltaTable(str(lake / "decisions")).to_pyarrow_table(columns=columns).to_pylist()
     outcomes = DeltaTable(str(lake / "outcomes")).to_pyarrow_table(columns=["decision_id", "status", "at"]).to_pylist()
     ends = {row["decision_id"]: row["at"] for row in outcomes if row["status"] == "superseded"}
-    applied = {row["decision_id"] for row in outcomes if row["status"] == "applied"}
+    begun = {row["decision_id"]: row["at"] for row in outcomes if row["status"] == "intent"}
+    applied = {row["decision_id"] for row in outcomes if row["status"] == "applied"} & begun.keys()
     ours = [row for row in decisions if row["decision_id"] in applied]
     return [
         row
         for row in decisions
         if row["decision_id"] in ends
-        and not any(_share_segments(row, other) for other in ours)
+        and not any(
+            _share_segments(row, other) and begun[other["decision_id"]] < ends[row["decision_id"]] for other in ours
+        )
         and not made_way(row, ends[row["decision_id"]], decisions)
     ]
 
