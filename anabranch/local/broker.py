@@ -12,7 +12,9 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import SystemRandom
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -23,6 +25,7 @@ from schemas.kafka.connection import KafkaConnection, SecurityProtocol
 from schemas.kafka.topics import KAFKA_TOPICS, KafkaTopic
 from schemas.settings.root import without_secrets
 
+_SERVER_PORTS = range(20_000, 32_000)
 _FLAGS = [
     "-Xms64m",
     "-XX:+UseSerialGC",
@@ -33,15 +36,21 @@ _FLAGS = [
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+    """Return loopback ports that are free at this moment.
+
+    They lie below those that Linux and macOS give to outgoing connections, one of which could take a port before its
+    server listens.
+    """
+    with ExitStack() as held:
+        ports: list[int] = []
+        for port in SystemRandom().sample(_SERVER_PORTS, len(_SERVER_PORTS)):
+            listener = held.enter_context(socket.socket())
+            with suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise SetupError(f"of the ports {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]}, fewer than {count} are free")
 
 
 def check_port_is_free(port: int, user: str) -> None:

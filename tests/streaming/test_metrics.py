@@ -15,6 +15,7 @@ import pydantic_core
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from anabranch.local.broker import free_ports
 from engine.kernel.records import LAYOUT_SCHEMA
 from schemas.ids import EVERY_TOPIC
 from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
@@ -42,7 +43,7 @@ def scrape():
 
     def scraped(meter: StreamMeter) -> dict[tuple, float]:
         if not servers:
-            servers.append(serve_meter(meter, free_port()))
+            servers.append(serve_meter(meter, free_ports(1)[0]))
         with urlopen(f"http://127.0.0.1:{servers[0].server_port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         return {
@@ -58,7 +59,7 @@ def scrape():
 
 @pytest.mark.process
 def test_metrics_served_to_local_programs_only():
-    server = serve_meter(StreamMeter(60, NOW), free_port())
+    server = serve_meter(StreamMeter(60, NOW), free_ports(1)[0])
     for headers, status in [
         ({}, 200),
         ({"Host": "localhost:9"}, 200),
@@ -75,12 +76,6 @@ def test_metrics_served_to_local_programs_only():
         assert connection.getresponse().status == status, headers
         connection.close()
     server.close()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 _COLUMNS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from anabranch.local.broker import free_ports
 from lake.tables import create_lake
 from runtime.listener.names import NodeNames
 from runtime.listener.protocol import TRUST
@@ -101,9 +101,7 @@ def test_only_this_machine_scrapes_without_a_pace(client, is_known):
 @pytest.mark.parametrize(("part", "section"), [("alerts", "alerts"), ("executor", "executor"), ("web", "web")])
 def test_a_process_says_that_it_is_ready(tmp_path, part, section):
     create_lake(str(tmp_path / "lake"))
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    (port,) = free_ports(1)
     environment = os.environ | {
         "ANABRANCH_LAKE__PATH": str(tmp_path / "lake"),
         f"ANABRANCH_{section.upper()}__METRICS_PORT": str(port),
