@@ -3,8 +3,9 @@
 Run as `python -m benchmarks.reality [--minutes 30]`; not part of `make bench`. Each run is a local run of its own:
 Kafka, job, executor, controller and traffic under the supervisor, in fresh folders. Then the second policy is
 backtested on the record of the first (and the other way round), simulated on what is on record of the first, and
-simulated on the demand itself. What really happened is added up from the raw rows of each lake, and what was over its
-threshold from the demand under the layouts on record (`raw_rows`); thresholds are those of the policy on record.
+simulated on the demand itself; actions are as late as on the record of the first. What really happened is added up from
+the raw rows of each lake, and what was over its threshold from the demand under the layouts on record (`raw_rows`);
+thresholds are those of the policy on record.
 `--compare FOLDER` compares runs that are there already, `--write` puts the table into benchmarks/backtest.txt;
 benchmarks/reality.json has it in any case.
 """
@@ -153,6 +154,7 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
             yardstick=ran.policy,
             tick_ms=tick_ms,
             change_threshold=stream.change_threshold,
+            delay_ms=history.delay_ms,
         )[other.name]
         return {name: float(outcome.to_json()[name]) for name in COUNTS}
 
@@ -166,6 +168,7 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
             "simulate, demand on record": simulated(on_record),
             "simulate, seeded demand": simulated(seeded),
         },
+        "delaySeconds": history.delay_ms / 1000,
         "confidence": round(predicted.confidence(other.name).confidence, 3),
         "itself": {"predicted": _counts(predicted.totals(RAN)), **predicted.agreement.to_json()},
     }

@@ -36,8 +36,9 @@ from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
 class StepByStep:
     """The topics of a source under one policy."""
 
-    def __init__(self, source, policy, yardstick=None, tick_ms=TICK_MS):
+    def __init__(self, source, policy, yardstick=None, tick_ms=TICK_MS, delay_steps=1):
         self.source, self.tick_ms, self.names = source, tick_ms, list(source.topics)
+        self.delay_ms = delay_steps * source.step_ms
         everything = range(len(self.names))
         self.layouts = source.layouts(everything)
         self.policies = [resolved(policy, layout) for layout in self.layouts]
@@ -127,7 +128,7 @@ class StepByStep:
             counts=np.array([len(active)]),
         )
         batch.evaluate(self.intake.take([batch], records, {AUTOSCALE.columns.kind: samples}, now, output))
-        self.decided = list(output.decisions)
+        self.decided += output.decisions
         self.due.update(output.due)
         self._count(step, now, topic, rates)
 
@@ -145,9 +146,12 @@ class StepByStep:
 
     def _apply(self, now):
         records = []
-        for row in self.decided:
+        waiting, self.decided = self.decided, [row for row in self.decided if row["decided_at"] > now - self.delay_ms]
+        for row in waiting[: len(waiting) - len(self.decided)]:
             place, segments = self.names.index(row["subject"]), json.loads(row["arguments"])["segments"]
             status, is_reversal = "failed", False
+            if not {one.segment_id for one in self.layouts[place].active}.issuperset(segments):
+                status = "superseded"
             try:
                 after = self._changed(place, row, segments, now)
             except LayoutError:

@@ -190,11 +190,13 @@ def _drawn(seed):
     return Drawn(timelines, layouts, steps, step_ms, began_at, cuts), [_policy(random) for _ in range(2)]
 
 
-def _same(source, policies, tick_ms=60_000):
-    found = simulate(source, {str(number): one for number, one in enumerate(policies)}, tick_ms=tick_ms)
+def _same(source, policies, tick_ms=60_000, delay_steps=None):
+    named = {str(number): one for number, one in enumerate(policies)}
+    late = {} if delay_steps is None else {"delay_ms": delay_steps * source.step_ms}
+    found = simulate(source, named, tick_ms=tick_ms, **late)
     first = StepByStep(source, policies[0], tick_ms=tick_ms)
     for number, policy in enumerate(policies):
-        plain = StepByStep(source, policy, tick_ms=tick_ms)
+        plain = StepByStep(source, policy, tick_ms=tick_ms, delay_steps=delay_steps or 1)
         plain.yardsticks = first.yardsticks
         plain.run()
         told = found[str(number)]
@@ -214,6 +216,31 @@ def _same(source, policies, tick_ms=60_000):
 @example(528_024, 60_000)  # a segment with entry buckets is merged with one without
 def test_batch_of_topics_matches_job_engine(seed, tick_ms):
     _same(*_drawn(seed), tick_ms)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([60_000, 25_000]), st.integers(0, 9))
+@settings(max_examples=25, derandomize=True)
+@example(208_302, 60_000, 7).via("splits while merges are in flight, some of segments that those take away")
+def test_delayed_actions_match_job_engine(seed, tick_ms, delay_steps):
+    _same(*_drawn(seed), tick_ms, delay_steps)
+
+
+def test_delayed_splits_follow_each_other_after_cooldown():
+    """By hand: 2,500/s need four segments, one split after the other.
+
+    The first is decided at 0 s and done at 40 s, and its cooldown ends at 70 s; the second is done at 110 s, the third
+    at 180 s.
+    """
+    rates = np.full((1, 1, 4), [2_500.0, 0.0, 0.0, 0.0])
+    timeline = Timeline(np.array([0, HASH_SPACE]), rates, np.array([NOW]), np.array([0]))
+    limits = {"splitMsgRateInThreshold": 1_000.0, "mergeMsgRateInThreshold": 100.0, "splitCooldownSeconds": 30}
+    policy = ConfiguredPolicy("pip-483", AutoScalePolicyOverride.model_validate(limits).to_json())
+    source = Drawn([timeline], [SegmentLayout.create(1, NOW)], 60)
+    found = simulate(source, {"late": policy}, delay_ms=40_000)["late"]
+    assert ((found.actions.at - NOW) // 1000).tolist() == [0, 70, 140]
+    assert found.actions.segment.tolist() == [0, 1, 2]
+    assert (found.over_ms[0], found.splits[0], found.merges[0]) == (180_000, 3, 0)
+    assert found.segment_ms[0] == 1_000 * (1 * 40 + 2 * 70 + 3 * 70 + 4 * 420)
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -127,7 +127,7 @@ def backtest_command(
     if output == "html":
         text = page(results, about)
     elif output == "json":
-        text = json.dumps({"about": about, **to_json(results)}) + "\n"
+        text = json.dumps({"about": about, "delaySeconds": history.delay_ms / 1000, **to_json(results)}) + "\n"
     else:
         lines = [
             *about,
@@ -247,12 +247,14 @@ def candidate_policies(policies: tuple[str, ...], history: History) -> dict[str,
 
 
 def notes_on_history(history: History) -> list[str]:
-    """Return notes on a history's limits: its late beginning, and other policies in it."""
+    """Return notes on a history's limits: its late beginning, delayed actions, and other policies in it."""
     lines = []
     if history.asked_from is not None:
         lines.append(
             f"note: the record begins {instant(history.began_at)}, later than --since {instant(history.asked_from)}"
         )
+    if history.delay_ms > history.step_ms:
+        lines.append(f"note: actions take effect {history.delay_ms / 1000:g} s after their decision, as on record")
     if history.other_policy:
         minutes = sum(end - begin for begin, end in history.other_policy) / 60_000
         lines.append(

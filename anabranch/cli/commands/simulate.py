@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 BEGIN_MS = 1_767_225_600_000
 """2026-01-01: a simulation is the same whenever it runs."""
 LAB, LAKE = "lab", "lake"
-_OF_AUTOSCALE = {name: f"--{name}" for name in ("demand", "profile", "topics", "hours", "peak", "since", "processes")}
+_OF_AUTOSCALE = {
+    name: f"--{name}" for name in ("demand", "profile", "topics", "hours", "peak", "since", "delay", "processes")
+}
 _OF_BUNDLES = {"shapes": "--shape", "settings": "--set", "seeds": "--seeds"}
 _INTERRUPTED = 130
 _MUCH = 50_000
@@ -63,6 +65,12 @@ _MUCH = 50_000
     "--peak", type=click.FloatRange(min=0), default=40_000, show_default=True, help="Messages/s a topic, of a shape."
 )
 @click.option("--since", type=INSTANT, metavar="TIME", help="Of the lake: as 14:05, 2026-11-22T14:05:00Z or '1d ago'.")
+@click.option(
+    "--delay",
+    type=click.FloatRange(0, 3600),
+    metavar="SECONDS",
+    help="From a decision to its layout, in whole steps. Default: one step; with --demand lake the median on record.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of a shape.")
 @click.option(
     "--processes", type=click.IntRange(1, 256), help="Default: one, or for a lot of work as many as there are cores."
@@ -109,6 +117,7 @@ def simulate_command(
     hours: float,
     peak: float,
     since: datetime | None,
+    delay: float | None,
     seed: int,
     processes: int | None,
     all_shapes: bool,
@@ -160,6 +169,7 @@ def simulate_command(
     if demand is None:
         raise click.UsageError("Missing option '--demand'.")
     wanted = _demand(context, demand, topics, hours, peak, seed, since)
+    delay_ms = _delay_ms(context, delay, demand, since, wanted.step_ms)
     named = _named_policies(policies, profile)
     hours = wanted.steps * wanted.step_ms / 3_600_000
     if processes is None:
@@ -173,6 +183,7 @@ def simulate_command(
             named,
             tick_ms=_tick_ms(context),
             change_threshold=context.settings.stream.change_threshold,
+            delay_ms=delay_ms,
             processes=processes,
             progress=progress,
         )
@@ -186,6 +197,8 @@ def simulate_command(
         f"{demand}: {done if done == count else f'interrupted, {done} of {count}'} topics, {hours:.4g} hours, "
         f"{len(outcomes)} policies: {simulated:,.0f} topic-hours in {took:.1f} s"
     )
+    if delay_ms > wanted.step_ms:
+        about += f"; actions take effect after {delay_ms / 1000:g} s"
     if output == "html":
         text = page(outcomes, about)
     elif output == "json":
@@ -194,6 +207,7 @@ def simulate_command(
                 {
                     "demand": demand,
                     "complete": done == count,
+                    "delaySeconds": delay_ms / 1000,
                     "policies": {
                         name: {**result.to_json(), "topics": result.of_topics()} for name, result in outcomes.items()
                     },
@@ -289,6 +303,23 @@ def _demand(
 
 def _tick_ms(context: Context) -> int:
     return round(context.settings.stream.tick_seconds * 1_000)
+
+
+def _delay_ms(context: Context, seconds: float | None, demand: str, since: datetime | None, step_ms: int) -> int:
+    """Return the time from a decision to its layout in whole steps: as asked for, as in the lake, or one step."""
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.simulation.backtest.record import recorded_delay
+    from anabranch.simulation.topics.run import delay_in_steps
+
+    delay_ms = None if seconds is None else round(seconds * 1000)
+    if delay_ms is None and demand == LAKE:
+        lake, begin = context.settings.lake_path, 0 if since is None else round(since.timestamp() * 1000)
+        try:
+            delay_ms = recorded_delay(lake, begin)
+        except (DeltaError, OSError) as error:
+            raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
+    return delay_in_steps(delay_ms or 0, step_ms) * step_ms
 
 
 def _lake_demand(lake: str, since: datetime | None, tick_ms: int) -> Source:

@@ -22,7 +22,7 @@ from anabranch.query.topics import topics_on_record
 from anabranch.simulation.backtest.demand import Loads
 from anabranch.simulation.backtest.incarnations import Announced, Told, ToldConsumers, TopicLife, topic_lives
 from anabranch.simulation.backtest.loads import Progress, loads_of_part, spill_loads
-from anabranch.simulation.backtest.record import batch_instants, recorded_policies, recorded_ticks
+from anabranch.simulation.backtest.record import batch_instants, recorded_delay, recorded_policies, recorded_ticks
 from anabranch.simulation.backtest.spilling import (
     PLACE,
     as_arrow,
@@ -32,7 +32,7 @@ from anabranch.simulation.backtest.spilling import (
     said_of,
     spill_table,
 )
-from anabranch.simulation.topics.run import CHANGE_THRESHOLD
+from anabranch.simulation.topics.run import CHANGE_THRESHOLD, delay_in_steps
 from anabranch.simulation.topics.timeline import ConsumersFrom, step_for
 from decisions.topic.layout import LayoutError, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
@@ -109,11 +109,18 @@ class History:
     asked_from: int | None = None
     kept_from: dict[str, int] = field(default_factory=dict)
     """By namespace, from when on its rows are kept, where older ones are forgotten."""
+    recorded_delay_ms: int | None = None
+    """From a decision to its layout, the median on record; None: no decision was carried out."""
 
     @property
     def step_ms(self) -> int:
         """Return the step of simulations of this history."""
         return step_for(self.tick_ms)
+
+    @property
+    def delay_ms(self) -> int:
+        """Return the simulated time from a decision to its layout."""
+        return delay_in_steps(self.recorded_delay_ms or 0, self.step_ms) * self.step_ms
 
     @property
     def outage_ms(self) -> int:
@@ -280,6 +287,7 @@ def open_history(
             name: -(-(instant(retained_from) - phase) // step_ms) * step_ms + phase
             for name, retained_from in kept_from.items()
         },
+        recorded_delay(lake, recorded_from, end),
     )
 
 

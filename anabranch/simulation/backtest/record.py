@@ -1,9 +1,11 @@
-"""Facts about the whole job from the lake: its batches, its ticks, and the policies that ran.
+"""Facts about the whole job from the lake: its batches, its ticks, the delay of actions, and the policies that ran.
 
 Stage: under `reading`. Instants are milliseconds since 1970, of the job's clock.
 """
 
 from __future__ import annotations
+
+from statistics import median
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,9 +16,12 @@ from engine.autoscale.topics import ConfiguredPolicy
 from lake.tables import stream_columns
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import PolicyEvent
-from schemas.tables.rows import BATCHES, EVENTS
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS
 
 SLOT_MS = 10_000
+_FOREVER = 4_000_000_000_000
+"""2096."""
+_DECISION = r'"decisionId"\s*:\s*"(?P<id>[^"]+)"'
 _FEW_TICKS, _ENOUGH_TICKS, _MANY_INSTANTS = 5, 11, 1_000_000
 
 
@@ -65,6 +70,31 @@ def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple
     # On a circle: 59 s and 1 s are two seconds apart.
     turned = np.exp(2j * np.pi * (accepted_at % tick_ms) / tick_ms).mean()
     return tick_ms, round(float(np.angle(turned)) / (2 * np.pi) * tick_ms) % tick_ms
+
+
+def recorded_delay(lake: str, begin: int = 0, end: int = _FOREVER) -> int | None:
+    """Return the median time from a decision between two instants to its layout, milliseconds.
+
+    Where no layout names its decision, up to the message that the decision was applied. None: nothing tells.
+    """
+    decided: dict[str, int] = {}
+    where = (pc.field("decided_at") >= as_arrow(begin)) & (pc.field("decided_at") < as_arrow(end))
+    for rows in stream_columns(lake, DECISIONS, ("decision_id", "decided_at"), ROWS, where):
+        decided.update(zip(rows["decision_id"].to_pylist(), millis(rows["decided_at"]).tolist(), strict=True))
+    first: dict[str, dict[str, int]] = {"layout": {}, "outcome": {}}
+    columns = ("type", "body", "accepted_at")
+    where = ((pc.field("type") == "layout") | ((pc.field("type") == "outcome") & (pc.field("cause") == "applied"))) & (
+        pc.field("accepted_at") >= as_arrow(begin)
+    )
+    for rows in stream_columns(lake, EVENTS, columns, ROWS, where) if decided else ():
+        names = pc.struct_field(pc.extract_regex(rows["body"], _DECISION), "id").to_pylist()
+        for kind, name, accepted_at in zip(
+            rows["type"].to_pylist(), names, millis(rows["accepted_at"]).tolist(), strict=True
+        ):
+            if name in decided:
+                first[kind][name] = min(accepted_at, first[kind].get(name, accepted_at))
+    heard = first["layout"] or first["outcome"]
+    return round(median(heard[name] - decided[name] for name in heard)) if heard else None
 
 
 def recorded_policies(

@@ -204,6 +204,7 @@ def simulated(
                 yardstick=history.ran,
                 tick_ms=history.tick_ms,
                 change_threshold=history.change_threshold,
+                delay_ms=history.delay_ms,
                 counted_from=source.counted_from,
             ),
         )
@@ -276,7 +277,7 @@ def _guesses(
 ) -> tuple[dict[str, Ints], list[RecordedAction]]:
     """Return the intervals of assumptions by kind, and the actions of the policy."""
     record = prepared.record
-    mine = _actions_of(outcome, index, history.phase_ms)
+    mine = _actions_of(outcome, index, history.phase_ms + history.delay_ms - history.step_ms)
     layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, mine)
     uneven, carried = divided(layouts, prepared.lives, prepared.wanted.edges, record.ends_at)
     own = record.announced[0].layout.auto_scale_policy
@@ -308,10 +309,11 @@ def _counts_of(outcome: Outcome, index: int) -> dict[str, float]:
 _KINDS = {SPLIT: "split", MERGE: "merge", REBUCKET: "rebucket"}
 
 
-def _actions_of(outcome: Outcome, index: int, phase_ms: int) -> list[tuple[int, str, tuple[int, ...]]]:
+def _actions_of(outcome: Outcome, index: int, later_ms: int) -> list[tuple[int, str, tuple[int, ...]]]:
+    """Return the applied actions of a topic, each `later_ms` after its decision in the simulation's time."""
     actions = outcome.actions
     return [
-        (acted_at + phase_ms, _KINDS[action], (segment, other) if action == MERGE else (segment,))
+        (acted_at + later_ms, _KINDS[action], (segment, other) if action == MERGE else (segment,))
         for acted_at, action, segment, other in zip(
             *(column[(actions.topic == index) & actions.is_applied].tolist() for column in actions[1:5]), strict=True
         )

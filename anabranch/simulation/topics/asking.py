@@ -17,7 +17,7 @@ from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past
 from decisions.autoscale.policy import Policy
-from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.autoscale.snapshot import Load, OpenAction, TopicSnapshot
 from decisions.topic.segment import Segment, equal_buckets
 
 LOOK_AGAIN_MS = 20_000
@@ -82,6 +82,8 @@ class TopicClocks(NamedTuple):
     last_rebucket: int
     failures: int
     failed_at: int
+    merges_opened: int
+    """Instant of the merges that are not applied yet."""
 
 
 def ask(
@@ -123,6 +125,7 @@ def ask(
         last_split_at=None if clocks.last_split == NEVER else clocks.last_split,
         last_merge_at=None if clocks.last_merge == NEVER else clocks.last_merge,
         last_rebucket_at=None if clocks.last_rebucket == NEVER else clocks.last_rebucket,
+        in_flight=None if clocks.merges_opened == NEVER else OpenAction("", clocks.merges_opened, "merge"),
         failures=clocks.failures,
         failed_at=None if clocks.failed_at == NEVER else clocks.failed_at,
         failed_action="split" if clocks.failures else None,

@@ -3,7 +3,7 @@
 Stage: the heart of a simulation; `run` feeds it windows of demand. Topics do not know of each other, so each round
 takes every row to the next step at which anything can change for it, and does all of them at once in columns:
 
-    apply       the decisions of the step before: segments split and merge
+    apply       the decisions whose delay has passed: segments split and merge
     consumers   the number of segments that they need from now on
     sample      the loads of segments; significant ones become their load records
     evaluate    those that may act, by `decisions.autoscale.fleet.decide_fleet`
@@ -12,6 +12,9 @@ takes every row to the next step at which anything can change for it, and does a
 The decisions are those of the job (a test runs the job's engine step by step on the same demand). Skipped steps are
 proven idle: a sample matters when a rate leaves the band in which no filter lets it pass, an evaluation when a wait
 ends (`anabranch.simulation.topics.waits`). Steps are those of the demand, from 0; instants are milliseconds.
+
+Until its decisions are applied, a row is in flight and not evaluated. As in the job there is one exception: while only
+merges are open, parallel splits may follow. Cooldowns count from the application, which creates the segments.
 
 Longer than other files: all of a step, on the same columns.
 """
@@ -45,7 +48,17 @@ from decisions.autoscale.clocks import (
     cooldowns_after_layout,
     returned_after_sample_all,
 )
-from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, REBUCKET, SPLIT, SnapshotColumns
+from decisions.autoscale.columns import (
+    ANY_ACTION,
+    ASK,
+    HOLD,
+    MERGE,
+    NEVER,
+    ONLY_SPLIT,
+    REBUCKET,
+    SPLIT,
+    SnapshotColumns,
+)
 from decisions.autoscale.fleet import decide_fleet
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, depths_after_layout, past_after_layout, regret_ms
@@ -57,6 +70,8 @@ from schemas.metadata import MAX_ENTRY_BUCKETS
 Bools = npt.NDArray[np.bool_]
 CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
 """Events that a row waits for."""
+_IDLE, _MERGES, _IN_FLIGHT = range(3)
+"""Decisions of a row that are not applied yet: none, only merges, or others too."""
 (
     _ID,
     _START,
@@ -130,11 +145,16 @@ class Kernel:
         step_ms: int,
         tick_ms: int,
         change_threshold: float,
+        delay_steps: int = 1,
     ) -> None:
-        """`layouts` by topic; `yardstick`: the four rates that a segment of each row can carry, rows x 4."""
+        """`layouts` by topic; `yardstick`: the four rates that a segment of each row can carry, rows x 4.
+
+        `delay_steps`: from a decision to its application.
+        """
         count = len(topic)
         self._topic, self._limits, self._yardstick, self._tally = topic, limits, yardstick, tally
         self._began_at, self._step_ms, self._tick_ms, self._threshold = began_at, step_ms, tick_ms, change_threshold
+        self._delay_steps = delay_steps
         self._next = np.full((5, count), NO_STEP, np.int64)
         self._next[APPLY] = 0
         self._count = np.array([len(layouts[index].active) for index in topic.tolist()])
@@ -151,7 +171,8 @@ class Kernel:
         self._decided = np.zeros((5, count), np.int64)
         """Of what is to be applied next: action, instant, segment, other, reason."""
         self._waiting: dict[int, list[tuple[int, ...]]] = {}
-        """By row, all that is to be applied."""
+        """By row, all that is to be applied, in the order of the decisions."""
+        self._open = np.full(count, _IDLE, np.int8)
         self._hot_keys: dict[int, tuple[HotKey, ...]] = {}
         self._slot = np.zeros(count, np.int64)
         self._done: list[tuple[npt.NDArray[Any], ...]] = []
@@ -239,23 +260,40 @@ class Kernel:
 
     def _apply(self, rows: Ints, now: Ints) -> None:
         """Apply the decisions of each row, one after the other."""
-        self._next[APPLY, rows] = NO_STEP
-        waiting = [self._waiting.pop(row, []) for row in rows.tolist()]
+        self._next[APPLY, rows], self._open[rows] = NO_STEP, _IDLE
+        waiting = [self._take_due(row, instant) for row, instant in zip(rows.tolist(), now.tolist(), strict=True)]
         if not any(waiting):
             self._apply_one(rows, now)
         for turn in range(max(map(len, waiting), default=0)):
             indices = [index for index, decided in enumerate(waiting) if len(decided) > turn]
             of_turn = rows[indices]
             self._decided[:, of_turn] = np.array([waiting[index][turn] for index in indices]).T
-            self._find_slots(of_turn)
-            self._apply_one(of_turn, now[indices])
+            is_active = self._find_slots(of_turn)
+            # A merge that was decided before may have taken the segment away: superseded.
+            superseded = of_turn[~is_active]
+            self._note(superseded, *np.zeros((2, len(superseded)), np.bool_))
+            self._apply_one(of_turn[is_active], now[indices][is_active])
 
-    def _find_slots(self, rows: Ints) -> None:
-        """Find the current slots of the segments in the decisions."""
+    def _take_due(self, row: int, now: int) -> list[tuple[int, ...]]:
+        """Remove and return the decisions of a row whose delay has passed; schedule the others."""
+        decided = self._waiting.pop(row, [])
+        since = now - self._delay_steps * self._step_ms
+        later = [decision for decision in decided if decision[1] > since]
+        if later:
+            self._waiting[row], self._open[row] = later, _IN_FLIGHT
+            decided_step = (later[0][1] - self._began_at) // self._step_ms
+            self._next[APPLY, row] = decided_step + self._delay_steps
+        return decided[: len(decided) - len(later)]
+
+    def _find_slots(self, rows: Ints) -> Bools:
+        """Find the current slots of the segments in the decisions; return for each whether it is active."""
         segments, owner = self._segments(rows)
         counts = self._count[rows]
         position = np.flatnonzero(self._ints[segments, _ID] == self._decided[2, rows][owner])
         self._slot[rows[owner[position]]] = position - (np.cumsum(counts) - counts)[owner[position]]
+        is_active = np.zeros(len(rows), np.bool_)
+        is_active[owner[position]] = True
+        return is_active
 
     def _apply_one(self, rows: Ints, now: Ints) -> None:
         action = self._decided[0, rows]
@@ -535,6 +573,8 @@ class Kernel:
         by_tick = is_tick | is_extra
         by_consumers = by_event & ~by_tick & situation.demand
         may_act = (by_tick & (situation.may_split | situation.may_merge)) | (by_consumers & situation.may_split)
+        before = self._open[rows]
+        may_act &= (before == _IDLE) | (self._may_split_meanwhile(rows) & situation.may_split)
         acts = np.zeros(len(rows), np.bool_)
         due_of = np.full(len(rows), NOT_DUE)
         if may_act.any():
@@ -548,7 +588,7 @@ class Kernel:
             (by_consumers & situation.is_urgent, situation.split_due),
         ):
             extra = np.where(chosen, due, extra)
-        extra = np.where(due_of < NOT_DUE, due_of, np.where(acts, NOT_DUE, extra))
+        extra = np.where(due_of < NOT_DUE, due_of, np.where(acts | (before != _IDLE), NOT_DUE, extra))
         asked = (extra > now) & (extra < next_tick)
         self._next[EXTRA, rows[asked]] = self._step_at(extra[asked])
         # The next tick at which it may act, or ask for a tick of its own.
@@ -561,7 +601,13 @@ class Kernel:
                 situation.merges_at < NOT_DUE, np.maximum(self._tick_from(self._step_at(merges_at)), following), NO_STEP
             ),
         )
-        self._next[TICK, rows] = np.where(acts | (self._next[APPLY, rows] != NO_STEP), NO_STEP, tick)
+        meanwhile = np.where(self._may_split_meanwhile(rows) & situation.may_split, following, NO_STEP)
+        self._next[TICK, rows] = np.where(self._open[rows] == _IDLE, tick, meanwhile)
+
+    def _may_split_meanwhile(self, rows: Ints) -> Bools:
+        """Return the rows in flight that `decide` has to see (`TopicSnapshot.may_split_meanwhile`)."""
+        is_seen: Bools = (self._open[rows] == _MERGES) & self._limits.asks[rows]
+        return is_seen
 
     def _kept_depths(self, ints: Ints, now: Ints) -> Ints:
         """Return the current merge depths of segments by the guard (`decisions.autoscale.past.faded_depth`)."""
@@ -618,22 +664,29 @@ class Kernel:
                 ints[:, _BUCKETS],
             )
         )
-        acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
+        is_open = self._open[rows] == _MERGES
+        asks = (answers.action == ASK) | is_open
+        acts: Bools = (answers.action != HOLD) & ~asks
         due = np.full(len(rows), NOT_DUE)
         columns = (answers.action, now, answers.segment, answers.other, answers.reason)
         for index in np.flatnonzero(acts).tolist():
             self._waiting[int(rows[index])] = [tuple(int(column[index]) for column in columns)]
-        for index in np.flatnonzero(answers.action == ASK).tolist():
+        merges = answers.action == MERGE
+        for index in np.flatnonzero(asks).tolist():
             row, instant = int(rows[index]), int(now[index])
             asked = self._ask(row, instant, bool(by_tick[index]))
             if by_tick[index]:
                 self._hot_keys[row] = asked.hot_keys
             acts[index] = bool(asked.actions)
             if asked.actions:
-                self._waiting[row] = [(action, instant, *arguments) for action, *arguments in asked.actions]
+                decided = [(action, instant, *arguments) for action, *arguments in asked.actions]
+                self._waiting[row] = [*self._waiting.get(row, []), *decided]
+                merges[index] = all(action == MERGE for action, *_ in asked.actions)
             if asked.due is not None:
                 due[index] = asked.due
-        self._next[APPLY, rows[acts]] = step[acts] + 1
+        acting = rows[acts]
+        self._open[acting] = np.where(merges[acts], _MERGES, _IN_FLIGHT)
+        self._next[APPLY, acting] = np.minimum(self._next[APPLY, acting], step[acts] + self._delay_steps)
         return acts, due
 
     def _ask(self, row: int, now: int, by_tick: bool) -> Asked:
@@ -659,7 +712,8 @@ class Kernel:
         policy, keys = self._limits.policies[int(self._limits.of[row])], self._hot_keys.get(row, ())
         consumers = int(self._sharing[row]), int(self._unshared[row])
         columns = (self._last_split, self._last_merge, self._last_rebucket, self._failures, self._failed_at)
-        clocks = TopicClocks._make(int(column[row]) for column in columns)
+        merges_opened = self._waiting[row][0][1] if self._open[row] == _MERGES else NEVER
+        clocks = TopicClocks._make([*(int(column[row]) for column in columns), merges_opened])
         return ask(shown, policy, now, by_tick, consumers, clocks, keys)
 
     def _tick_from(self, step: Ints) -> Ints:

@@ -26,7 +26,7 @@ class Actions(NamedTuple):
     topic: Ints
     """Its place among the topics."""
     at: Ints
-    """Instant of the decision, milliseconds since 1970; it is applied with the next step."""
+    """Instant of the decision, milliseconds since 1970; it is applied with the next step, or later (`run.simulate`)."""
     action: Codes
     """`decisions.autoscale.columns.SPLIT`, `MERGE` or `REBUCKET`; a rebucket is an action for each of its segments."""
     segment: Ints
@@ -36,7 +36,7 @@ class Actions(NamedTuple):
     reason: Codes
     """Index into `decisions.autoscale.columns.REASONS`: which rate, `consumer-count` or `cold`."""
     is_applied: npt.NDArray[np.bool_]
-    """False for a split of a single hash, which fails (profile `pip-483` tries it)."""
+    """False for a split of a single hash, which fails (profile `pip-483` tries it), and for one that comes too late."""
     is_reversal: npt.NDArray[np.bool_]
     """It takes back, within `REVERSAL_MS`, what made its segments."""
 

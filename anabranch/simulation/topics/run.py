@@ -10,6 +10,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,16 @@ TICK_MS = 60_000
 CHANGE_THRESHOLD = 0.25
 CHUNK_ROWS = 2_048
 """Topics times policies that are simulated together: enough to make numpy's calls cheap, few enough for the cache."""
+
+
+class _Job(NamedTuple):
+    """Settings of the job and of its executor, keywords of `Kernel`."""
+
+    tick_ms: int
+    change_threshold: float
+    delay_steps: int
+
+
 Progress = Callable[[float, float], None]
 """Called now and then with the finished topic-hours (of every policy), and their total."""
 
@@ -39,6 +50,7 @@ def simulate(
     yardstick: ConfiguredPolicy | None = None,
     tick_ms: int = TICK_MS,
     change_threshold: float = CHANGE_THRESHOLD,
+    delay_ms: int = 0,
     counted_from: int | None = None,
     processes: int = 1,
     progress: Progress = lambda *_: None,
@@ -46,11 +58,12 @@ def simulate(
     """Simulate every policy on the same demand; return the outcomes by name.
 
     Each topic's own override (in its layout) is laid over all of the policies. `yardstick`: the policy whose split
-    thresholds are the capacity of a segment; None: the first one. `tick_ms` and `change_threshold`: the job's. Time
-    before `counted_from`, which is where a window of the source begins, is in `Outcome.actions` and `Outcome.series`
-    only. Topics go in chunks, each through all windows of its time; `processes` share the chunks. `KeyboardInterrupt`
-    ends the run with the topics that are done (see `Outcome.topics`), and passes through when there is none yet. Raises
-    `ValueError` for a demand without topics, or an invalid timeline.
+    thresholds are the capacity of a segment; None: the first one. `tick_ms` and `change_threshold`: the job's.
+    `delay_ms`: from a decision to its layout (`delay_in_steps`). Time before `counted_from`, which is where a window of
+    the source begins, is in `Outcome.actions` and `Outcome.series` only. Topics go in chunks, each through all windows
+    of its time; `processes` share the chunks. `KeyboardInterrupt` ends the run with the topics that are done (see
+    `Outcome.topics`), and passes through when there is none yet. Raises `ValueError` for a demand without topics, or an
+    invalid timeline.
     """
     if not (count := len(source.topics)):
         raise ValueError("there is no topic in the demand")
@@ -60,9 +73,8 @@ def simulate(
     chunks = [range(first, min(first + size, count)) for first in range(0, count, size)]
     hours = source.steps * source.step_ms / 3_600_000 * len(policies)
     done: list[list[Outcome]] = []
-    simulate_chunk = partial(
-        _simulate_chunk, source, list(policies.values()), yardstick, tick_ms, change_threshold, counted_from
-    )
+    job = _Job(tick_ms, change_threshold, delay_in_steps(delay_ms, source.step_ms))
+    simulate_chunk = partial(_simulate_chunk, source, list(policies.values()), yardstick, job, counted_from)
     try:
         progress(0.0, count * hours)
         for outcomes in _shared(simulate_chunk, chunks, processes):
@@ -72,6 +84,11 @@ def simulate(
         if not done:
             raise
     return {name: together([part[index] for part in done]) for index, name in enumerate(policies)}
+
+
+def delay_in_steps(delay_ms: int, step_ms: int) -> int:
+    """Return the delay of actions in steps: the nearest number, and at least one."""
+    return max(1, round(delay_ms / step_ms))
 
 
 def _shared(
@@ -105,8 +122,7 @@ def _simulate_chunk(
     source: Source,
     policies: Sequence[ConfiguredPolicy],
     yardstick: ConfiguredPolicy | None,
-    tick_ms: int,
-    change_threshold: float,
+    job: _Job,
     counted_from: int | None,
     indices: range,
 ) -> list[Outcome]:
@@ -139,8 +155,7 @@ def _simulate_chunk(
         tally,
         began_at=source.began_at,
         step_ms=source.step_ms,
-        tick_ms=tick_ms,
-        change_threshold=change_threshold,
+        **job._asdict(),
     )
     subscriptions: list[Subscriptions] = [{} for _ in layouts]
     for window in source.windows(indices):

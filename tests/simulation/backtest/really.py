@@ -1,5 +1,5 @@
 """Policies that ran on a seeded demand in virtual time: the job's bucket, its rows in a lake as the sink writes them,
-layouts that follow what it decides. Every decision is applied at once; with the executor it is `benchmarks.reality`.
+layouts that follow what it decides. Every decision is applied soon; with the executor it is `benchmarks.reality`.
 
 `python -m tests.simulation.backtest.really` prints the table of benchmarks/backtest.txt: what a backtest of each policy
 says on the history of another, beside what came of it when it really ran.
@@ -67,7 +67,13 @@ class Seeded:
 
 
 def really_run(
-    demand: Seeded, policy: ConfiguredPolicy, hours: float, lake: Path, band: float = 0.25, batches: int = 20
+    demand: Seeded,
+    policy: ConfiguredPolicy,
+    hours: float,
+    lake: Path,
+    band: float = 0.25,
+    batches: int = 20,
+    delay_steps: int = 1,
 ) -> str:
     """The lake of a job that ran with this policy, a file of so many batches in each table."""
     bucket = RecordedBucket(EngineSettings(band, MINUTE))
@@ -80,6 +86,7 @@ def really_run(
     ]
     told: dict[int, int] = {}
     due: list[tuple[str, int]] = []
+    decided: list[dict] = []
     for step in range(int(hours * 360)):
         now = NOW + step * STEP
         for number, name in enumerate(demand.topics):
@@ -94,7 +101,10 @@ def really_run(
         output = bucket.batch(now, *records)
         due = [one for one in due if one[1] > now] + output.due
         records = []
-        for row in output.decisions:
+        decided += output.decisions
+        applied = [row for row in decided if row["decided_at"] <= now + STEP - delay_steps * STEP]
+        decided = decided[len(applied) :]
+        for row in applied:
             name, segments = row["subject"], json.loads(row["arguments"])["segments"]
             before = layouts[name]
             after = (
