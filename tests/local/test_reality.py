@@ -14,11 +14,11 @@ MINUTES, TOPICS = 2.5, 24
 BOUNDS = {"splits": 0.1, "merges": 0.1, "segmentHours": 0.1, "minutesOverThreshold": 0.3}
 FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold": 2.0}
 """Of a short run, what a part is too little for: a tick more or less of a topic. Minutes: benchmarks/backtest.txt."""
-MOST_LAG_SECONDS = 2.0
-"""A busy machine carries out decisions late, and runs another system than is predicted.
+MOST_SECONDS_APART = 2.0
+"""A prediction has the delay of actions of the run that it knows, and the other run may have had another one.
 
-Predictions allow for one second from a decision to its layout; each further one adds 4 to 8 % of minutes over
-threshold. That is why their bound is wider than that of the others (docs/what-if.md).
+Each second more adds 4 to 8 % of minutes over threshold. That is why their bound is wider than that of the others
+(docs/what-if.md).
 """
 
 
@@ -39,10 +39,9 @@ def test_predictions_come_true(tmp_path, jars):
     ]
     assert min(one["real"]["splits"] for one in report["comparisons"]) > 20
     assert [row for name in POLICIES for row in superseded_by_others(tmp_path / name / "lake")] == []
-    if max(report["lagSeconds"].values()) > MOST_LAG_SECONDS:
-        pytest.skip(
-            f"the machine is too busy for predictions of time: from decision to layout {report['lagSeconds']} s"
-        )
+    lags = report["lagSeconds"].values()
+    if max(lags) - min(lags) > MOST_SECONDS_APART:
+        pytest.skip(f"the machine was busy in one run only: from decision to layout {report['lagSeconds']} s")
     assert far == []
 
 
