@@ -213,6 +213,7 @@ def _same(source, policies, tick_ms=60_000, delay_steps=None):
 @settings(max_examples=25)
 @example(255, 60_000).via("segments that were sealed long ago are pruned 37 times")
 @example(314, 60_000).via("the same, under other policies")
+@example(503, 60_000)  # a split for load, held by its cooldown, where consumers may share segments by entry buckets
 @example(528_024, 60_000)  # a segment with entry buckets is merged with one without
 def test_batch_of_topics_matches_job_engine(seed, tick_ms):
     _same(*_drawn(seed), tick_ms)

@@ -578,7 +578,9 @@ class Kernel:
         acts = np.zeros(len(rows), np.bool_)
         due_of = np.full(len(rows), NOT_DUE)
         if may_act.any():
-            acts[may_act], due_of[may_act] = self._decide(rows[may_act], now[may_act], by_tick[may_act], step[may_act])
+            acts[may_act], due_of[may_act] = self._decide(
+                rows[may_act], now[may_act], by_tick[may_act], step[may_act], situation.may_split[may_act]
+            )
         next_tick = (now // self._tick_ms + 1) * self._tick_ms
         extra = np.full(len(rows), NOT_DUE)
         with_merge = np.minimum(situation.split_due, situation.merge_due)
@@ -628,7 +630,7 @@ class Kernel:
             rows, origin, made_at, regrets, pauses, ints[:, _COLD], ints[:, _END] - ints[:, _START] + 1
         )
 
-    def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints) -> tuple[Bools, Ints]:
+    def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints, wants_split: Bools) -> tuple[Bools, Ints]:
         """Decide for rows; return which of them act, and the instants of the extra ticks that they ask for."""
         limits = self._limits
         segments, owner = self._segments(rows)
@@ -665,7 +667,9 @@ class Kernel:
             )
         )
         is_open = self._open[rows] == _MERGES
-        asks = (answers.action == ASK) | is_open
+        # A split for load that is held may need a tick of its own, which only `decide` tells of these rows.
+        waits = (answers.action == HOLD) & limits.asks[rows] & wants_split
+        asks = (answers.action == ASK) | is_open | waits
         acts: Bools = (answers.action != HOLD) & ~asks
         due = np.full(len(rows), NOT_DUE)
         columns = (answers.action, now, answers.segment, answers.other, answers.reason)
