@@ -437,7 +437,7 @@ def _age(event: StoredRow) -> tuple[datetime, int]:
 
 
 def _incarnation(event: StoredRow) -> tuple[int, int, datetime, float]:
-    """Return a key that orders the events of one part of a subject by incarnation and epoch; of equals, the first wins.
+    """Return a key that orders the events of one part of a subject by incarnation and epoch.
 
     An incarnation begins when its announcements say, else with the oldest segment of its layout (0: not known).
     """

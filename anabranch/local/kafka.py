@@ -1,4 +1,4 @@
-"""`python -m anabranch.local.kafka [FOLDER]`: a one-node Kafka with all topics until Ctrl-C; keeps its data."""
+"""`python -m anabranch.local.kafka [FOLDER]`: a Kafka of one node with all topics, until Ctrl-C."""
 
 from __future__ import annotations
 

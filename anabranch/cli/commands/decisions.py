@@ -1,4 +1,4 @@
-"""`anabranch decisions list`, `show`, `approve` and `reject`: decisions on record, how they ended, and those that wait.
+"""`anabranch decisions list`, `show`, `approve` and `reject`: decisions on record and those that wait.
 
 No Spark, no JVM. An approval or rejection is a row of the table `brakes`.
 """
