@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -149,6 +150,8 @@ def simulate_command(
     from anabranch.simulation.topics.run import simulate
 
     check_report(output, file)
+    if delay is not None and (all_shapes or traces or family == "bundles"):
+        raise click.UsageError("--delay is for --demand: shapes, traces and bundles are simulated without it")
     if all_shapes:
         text = _all_shapes(context, range(seed, seed + seeds), processes, with_pulsar, output)
         write_report(text, file, "profiles on shapes of demand")
@@ -197,7 +200,7 @@ def simulate_command(
         f"{demand}: {done if done == count else f'interrupted, {done} of {count}'} topics, {hours:.4g} hours, "
         f"{len(outcomes)} policies: {simulated:,.0f} topic-hours in {took:.1f} s"
     )
-    if delay_ms > wanted.step_ms:
+    if delay is not None or delay_ms > wanted.step_ms:
         about += f"; actions take effect after {delay_ms / 1000:g} s"
     if output == "html":
         text = page(outcomes, about)
@@ -312,6 +315,8 @@ def _delay_ms(context: Context, seconds: float | None, demand: str, since: datet
     from anabranch.simulation.backtest.record import recorded_delay
     from anabranch.simulation.topics.run import delay_in_steps
 
+    if seconds is not None and not math.isfinite(seconds):
+        raise click.BadParameter(f"{seconds} is not a number of seconds", param_hint="--delay")
     delay_ms = None if seconds is None else round(seconds * 1000)
     if delay_ms is None and demand == LAKE:
         lake, begin = context.settings.lake_path, 0 if since is None else round(since.timestamp() * 1000)

@@ -58,8 +58,9 @@ def agreement(
     held_at: Callable[[int], str | None],
     guessed_at: Callable[[int], str | None],
     tick_ms: int,
+    later_ms: int = 0,
 ) -> Agreement:
-    """Compare the actions of a topic, both ascending.
+    """Compare the actions of a topic, both ascending; backtested ones come `later_ms` after their decisions.
 
     `decided`: recorded decisions: instant, kind, hashes, and the outcome of one that was not applied. `held_at`: the
     gate by which the job held at an instant. `guessed_at`: the assumption in force at an instant. Actions are the same
@@ -90,21 +91,20 @@ def agreement(
                 "came more than a tick earlier" if late.at < recorded.at else "came more than a tick later"
             ] += 1
         else:
-            result.missed[_why(recorded.at, guessed_at, odd)] += 1
+            result.missed[_why(guessed_at(recorded.at), recorded.at, odd)] += 1
     for extra in surplus:
+        at = extra.at - later_ms
         ended = [
             status
             for decided_at, kind, start, end, status in decided
-            if status
-            and (kind, start, end) == (extra.kind, extra.start, extra.end)
-            and abs(decided_at - extra.at) <= tick_ms
+            if status and (kind, start, end) == (extra.kind, extra.start, extra.end) and abs(decided_at - at) <= tick_ms
         ]
         if ended:
             result.extra[f"was decided, and then {ended[0]}"] += 1
-        elif guessed_at(extra.at) is not None or (odd and odd[0] < extra.at):
-            result.extra[_why(extra.at, guessed_at, odd)] += 1
+        elif (guess := guessed_at(at)) is not None or (odd and odd[0] < extra.at):
+            result.extra[_why(guess, extra.at, odd)] += 1
         else:
-            gate = held_at(extra.at)
+            gate = held_at(at)
             result.extra[f"the job held by {gate}" if gate else "unexplained"] += 1
     return result
 
@@ -121,8 +121,7 @@ def _is_decided(action: RecordedAction, decided: Sequence[tuple[int, str, int, i
     )
 
 
-def _why(instant: int, guessed_at: Callable[[int], str | None], odd: Sequence[int]) -> str:
-    guess = guessed_at(instant)
+def _why(guess: str | None, instant: int, odd: Sequence[int]) -> str:
     if guess is not None:
         return f"demand was guessed: {guess}"
     return "after another difference" if odd and odd[0] < instant else "unexplained"

@@ -6,6 +6,7 @@ Stage: under `reading`. Instants are milliseconds since 1970, of the job's clock
 from __future__ import annotations
 
 from statistics import median
+from zlib import crc32
 
 import numpy as np
 import pyarrow.compute as pc
@@ -23,6 +24,8 @@ _FOREVER = 4_000_000_000_000
 """2096."""
 _DECISION = r'"decisionId"\s*:\s*"(?P<id>[^"]+)"'
 _FEW_TICKS, _ENOUGH_TICKS, _MANY_INSTANTS = 5, 11, 1_000_000
+_MOST_DELAYS = 100_000
+"""Decisions whose delays are compared."""
 
 
 def batch_instants(lake: str) -> Ints:
@@ -73,14 +76,22 @@ def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple
 
 
 def recorded_delay(lake: str, begin: int = 0, end: int = _FOREVER) -> int | None:
-    """Return the median time from a decision between two instants to its layout, milliseconds.
+    """Return the median time from a topic's decision between two instants to its layout, milliseconds.
 
-    Where no layout names its decision, up to the message that the decision was applied. None: nothing tells.
+    Where no layout names its decision, up to the message that the decision was applied. None: nothing tells. Of many
+    decisions a part tells, chosen by their ids, so that memory is bounded.
     """
     decided: dict[str, int] = {}
+    part = 1
     where = (pc.field("decided_at") >= as_arrow(begin)) & (pc.field("decided_at") < as_arrow(end))
+    where &= pc.field("family") == "autoscale"
     for rows in stream_columns(lake, DECISIONS, ("decision_id", "decided_at"), ROWS, where):
-        decided.update(zip(rows["decision_id"].to_pylist(), millis(rows["decided_at"]).tolist(), strict=True))
+        for name, at in zip(rows["decision_id"].to_pylist(), millis(rows["decided_at"]).tolist(), strict=True):
+            if crc32(name.encode()) % part == 0:
+                decided[name] = at
+        while len(decided) > _MOST_DELAYS:
+            part *= 2
+            decided = {name: at for name, at in decided.items() if crc32(name.encode()) % part == 0}
     first: dict[str, dict[str, int]] = {"layout": {}, "outcome": {}}
     columns = ("type", "body", "accepted_at")
     where = ((pc.field("type") == "layout") | ((pc.field("type") == "outcome") & (pc.field("cause") == "applied"))) & (

@@ -416,7 +416,8 @@ def _agreement(
         return next((kind for kind, when in whys.items() if kind != "ceiling" and covers(when, instant)), None)
 
     counted = [action for action in done if action.at >= record.counted_from]
-    return agreement(_actions_on_record(record), counted, decided, held_at, guessed_at, history.tick_ms)
+    later_ms = history.delay_ms - history.step_ms
+    return agreement(_actions_on_record(record), counted, decided, held_at, guessed_at, history.tick_ms, later_ms)
 
 
 def _hourly(points: Iterable[tuple[int, int, int]], begin: int) -> list[tuple[int, int, int]]:

@@ -88,7 +88,7 @@ def simulate(
 
 def delay_in_steps(delay_ms: int, step_ms: int) -> int:
     """Return the delay of actions in steps: the nearest number, and at least one."""
-    return max(1, round(delay_ms / step_ms))
+    return max(1, (delay_ms + step_ms // 2) // step_ms)
 
 
 def _shared(

@@ -34,6 +34,18 @@ def test_each_difference_has_its_reason():
     assert compare([], [split(5), split(9, 0, 5)])[2] == {"unexplained": 1, "after another difference": 1}
 
 
+def test_reason_of_a_late_action_is_that_of_its_decision():
+    later = 5 * MINUTE
+    rejected = [(0, "split", 0, 0xFFFF, "rejected")]
+
+    def reasons(decided, held_at, guessed_at):
+        return dict(agreement([], [split(later)], decided, held_at, guessed_at, MINUTE, later).extra)
+
+    assert reasons(rejected, lambda _: "in-flight", lambda _: None) == {"was decided, and then rejected": 1}
+    assert reasons([], lambda at: "paused" if at == 0 else "in-flight", lambda _: None) == {"the job held by paused": 1}
+    assert reasons([], lambda _: "in-flight", lambda at: "gap" if at == 0 else None) == {"demand was guessed: gap": 1}
+
+
 def test_an_action_agrees_within_a_tick_of_the_job():
     found = [agreement([split(0)], [split(10_001)], [], str, lambda _: None, tick) for tick in (10_000, 10_001)]
     assert [one.matched for one in found] == [0, 1]

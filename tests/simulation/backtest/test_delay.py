@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from click.testing import CliRunner
 
 from anabranch.cli.main import cli
+from anabranch.simulation.backtest import record
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.backtest.record import recorded_delay
 from anabranch.simulation.backtest.running import RAN, RECORD, backtest
+from anabranch.simulation.topics.run import delay_in_steps
 from tests.local.lake import ORDERS, batch, decision, event, layout_event, layout_json, load, millis, write
 from tests.simulation.backtest.really import Seeded, really_run
 from tests.simulation.backtest.test_backtest import DEFAULT, EAGER
@@ -53,6 +56,43 @@ def test_recorded_delay_is_the_median(tmp_path):
     assert recorded_delay(lake, end=millis(70)) is None
 
 
+def test_delay_of_bundles_is_not_that_of_topics(tmp_path):
+    lake = str(tmp_path / "lake")
+    write(lake, decision(70, 1, family="bundles"), decision(70, 2), _ended("d1", "applied", 100))
+    assert recorded_delay(lake) is None
+    write(lake, _ended("d2", "applied", 74))
+    assert recorded_delay(lake) == 4_100
+
+
+def test_part_of_many_decisions_tells_the_delay(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "_MOST_DELAYS", 4)
+    lake, looked_up = str(tmp_path / "lake"), []
+    monkeypatch.setattr(record, "median", lambda delays: looked_up.extend(delays) or median(looked_up))
+    write(lake, *(decision(70 + number, number) for number in range(40)))
+    write(lake, *(_ended(f"d{number}", "applied", 73 + number) for number in range(40)))
+    assert recorded_delay(lake) == 3_100
+    assert 1 <= len(looked_up) <= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--demand", "day", "--delay", "nan"), "nan is not a number of seconds"),
+        (("--shapes", "--delay", "5"), "--delay is for --demand"),
+    ],
+    ids=["no number", "shapes"],
+)
+def test_useless_delay_is_refused(options, message):
+    answer = CliRunner().invoke(cli, ["simulate", "--policy", "default", *options])
+    assert answer.exit_code == 2
+    assert message in answer.output
+
+
+@pytest.mark.parametrize(("delay_ms", "steps"), [(0, 1), (14_999, 1), (15_000, 2), (24_999, 2), (25_000, 3)])
+def test_delay_is_rounded_to_the_nearest_step(delay_ms, steps):
+    assert delay_in_steps(delay_ms, 10_000) == steps
+
+
 @pytest.mark.parametrize(
     ("tick_seconds", "options", "seconds"),
     [(10, (), 4.0), (10, ("--delay", "2"), 2.0), (60, (), 10.0)],
@@ -85,10 +125,10 @@ def test_backtest_acts_as_late_as_the_record(tmp_path):
     history = open_history(lake, tmp_path / "loads", None, None, None, DEFAULT)
     assert (history.recorded_delay_ms, history.delay_ms) == (90_000, 90_000)
     results = backtest(history, {})
-    record, again = results.totals(RECORD), results.totals(RAN)
-    assert record["splits"] > 10
+    recorded, again = results.totals(RECORD), results.totals(RAN)
+    assert recorded["splits"] > 10
     assert results.agreement.share == 1.0
-    assert again["minutesOverThreshold"] == pytest.approx(record["minutesOverThreshold"], rel=0.05)
+    assert again["minutesOverThreshold"] == pytest.approx(recorded["minutesOverThreshold"], rel=0.05)
     at_once = backtest(replace(history, recorded_delay_ms=None), {})
     assert at_once.agreement.share < 0.8
-    assert at_once.totals(RAN)["minutesOverThreshold"] < 0.6 * record["minutesOverThreshold"]
+    assert at_once.totals(RAN)["minutesOverThreshold"] < 0.6 * recorded["minutesOverThreshold"]
