@@ -26,6 +26,8 @@ from schemas.kafka.topics import KAFKA_TOPICS, KafkaTopic
 from schemas.settings.root import without_secrets
 
 _SERVER_PORTS = range(20_000, 32_000)
+_GIVEN_OUT = set[int]()
+"""Ports that this process has chosen, whose servers may not listen yet."""
 _FLAGS = [
     "-Xms64m",
     "-XX:+UseSerialGC",
@@ -46,9 +48,11 @@ def free_ports(count: int) -> list[int]:
         for port in SystemRandom().sample(_SERVER_PORTS, len(_SERVER_PORTS)):
             listener = held.enter_context(socket.socket())
             with suppress(OSError):
-                listener.bind(("127.0.0.1", port))
-                ports.append(port)
+                if port not in _GIVEN_OUT:
+                    listener.bind(("127.0.0.1", port))
+                    ports.append(port)
             if len(ports) == count:
+                _GIVEN_OUT.update(ports)
                 return ports
     raise SetupError(f"of the ports {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]}, fewer than {count} are free")
 

@@ -22,6 +22,8 @@ def write_run_file(
     settings: Settings, bootstrap: str, port: int, page_port: int, *, pulsar: bool, shadow: bool
 ) -> Path:
     """Write `run.toml` into `[local] folder` and return its path. The page asks job and collector at free ports."""
+    from streaming.checkpoint.storage import checkpoint_of
+
     ports = free_ports(2)
     file = settings.path(settings.local.folder) / "run.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -33,12 +35,13 @@ def write_run_file(
         f'[controller]\nport = {port}\nurl = "http://127.0.0.1:{port}"\n{_PLAIN_CONTROLLER}'
         f"database = {_quoted(settings.path(settings.controller.database))}\n"
         f'[web]\nhost = "127.0.0.1"\nport = {page_port}\ncertificate = ""\nkey = ""\ntokens_file = ""\n'
-        + ('[executor]\nmode = "observe"\n' if shadow else "")
-        + f"[stream]\nmetrics_port = {settings.stream.metrics_port or ports[0]}\n"
-        f"checkpoint = {_quoted(settings.path(settings.stream.checkpoint))}\n"
+        f'[executor]\nmode = "{"observe" if shadow else settings.executor.mode}"\n'
+        f"[stream]\nmetrics_port = {settings.stream.metrics_port or ports[0]}\n"
+        f"checkpoint = {_quoted(checkpoint_of(settings))}\n"
         f"[collect]\nfolder = {_quoted(settings.path(settings.collect.folder))}\n"
         # A single broker leads every topic: there is nothing to stand by for.
-         + (f'consumers = "registered"\nmetrics_port = {settings.collect.metrics_port or ports[1]}\n' if pulsar else "")
+        + (f'consumers = "registered"\nmetrics_port = {settings.collect.metrics_port or ports[1]}\n' if pulsar else ""),
+        encoding="utf-8",
     )
     return file
 

@@ -118,10 +118,12 @@ class ConnectionCounts:
         connection.counts = None
         self.release(number, connection.network)
         wait = self._closings.wait(connection.network)
-        if wait > 0:
-            held = os.dup(number)
-            self._all += 1
-            self._held[held] = asyncio.get_running_loop().call_later(wait, self._let_go, held)
+        # Without a file to spare it is closed at once.
+        with contextlib.suppress(OSError):
+            if wait > 0:
+                held = os.dup(number)
+                self._all += 1
+                self._held[held] = asyncio.get_running_loop().call_later(wait, self._let_go, held)
         connection.cut()
 
     def close_held(self) -> None:
@@ -138,7 +140,10 @@ class ConnectionCounts:
         """The connection with this file number is ready for HTTP; `abort` ends it at once."""
         self._drop_deadline(number)
         connection = self._unknown.get(number)
-        if connection is not None:
+        if connection is None:
+            # It was closed before, and what it had sent already is not served.
+            abort()
+        else:
             connection.cut = abort  # type: ignore[method-assign]
 
     def trust(self, number: int, client: str) -> bool:

@@ -66,9 +66,11 @@ def read_environment(
             values[path] = text if _is_text(kind) else _value(name, text)
         elif "__" in name:
             raise SettingsError(f"the environment variable {name} names no setting{_nearest(name, keys, also_allowed)}")
-        elif name in flat and not text.startswith(_PORT_OF_A_SERVICE):
+        elif text.startswith(_PORT_OF_A_SERVICE) or _OF_A_SERVICE.search(name):
+            continue
+        elif name in flat:
             raise SettingsError(f"the environment variable {name} has no effect: did you mean {flat[name]}?")
-        elif name not in flat and not _OF_A_SERVICE.search(name):
+        else:
             similar = get_close_matches(name, [*flat, *also_allowed], 1, 0.95)
             if similar:
                 meant = similar[0] if similar[0] in also_allowed else flat[similar[0]]

@@ -172,6 +172,16 @@ def test_run_file_alone_leads_to_the_same_state(tmp_path, pulsar):
     assert (alone.local.folder, alone.collect.folder) == (str(file.parent), f"{tmp_path}/var/with-pulsar/collect")
     assert alone.controller.database == f"{tmp_path}/var/controller/controller.db"
     assert (alone.kafka.bootstrap, alone.controller.url) == ("127.0.0.1:1", "http://127.0.0.1:2")
+    assert alone.executor.mode == ("observe" if pulsar else settings.executor.mode)
+
+
+@pytest.mark.process
+def test_run_file_keeps_a_checkpoint_in_object_storage(tmp_path):
+    overlay = tmp_path / "s3.toml"
+    overlay.write_text('[stream]\ncheckpoint = "s3a://bucket/checkpoint"\n')
+    settings = load_settings([HOME / "conf/demonstration.toml", overlay], tmp_path, {})
+    file = write_run_file(settings, "127.0.0.1:1", 2, 3, pulsar=False, shadow=False)
+    assert load_settings([file], HOME, {}).stream.checkpoint == "s3a://bucket/checkpoint"
 
 
 @pytest.mark.broker

@@ -87,6 +87,7 @@ def test_a_wrong_setting_is_named(tmp_path, text, named):
         ("ANABRANCH_WEB_PORT", "tcp://10.0.0.7:8090", ("web", "port"), 8090),
         ("ANABRANCH_WEB_SERVICE_PORT", "80", ("web", "port"), 8090),
         ("ANABRANCH_WEB_PORT_8090_TCP_PORT", "80", ("web", "port"), 8090),
+        ("ANABRANCH_WEBS_PORT", "tcp://10.0.0.7:8090", ("web", "port"), 8090),
     ],
 )
 def test_the_environment_wins_over_files(tmp_path, variable, value, path, expected):

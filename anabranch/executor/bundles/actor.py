@@ -18,7 +18,7 @@ from anabranch.admin.connections import only_while
 from anabranch.admin.transport import Transport
 from anabranch.executor.bundles.decision import BundleChange, Unload, read_bundle_decision
 from anabranch.executor.bundles.judge import LiveBundle, judge, still_moving
-from anabranch.executor.kernel.family import Answer, NoAnswer, Observation, Verdict
+from anabranch.executor.kernel.family import Answer, NoAnswer, Observation, StillNeeded, Verdict
 from anabranch.executor.replies import answer_to_call, no_answer
 
 _AT_ONCE = 8
@@ -66,7 +66,7 @@ class BundlesActor:
         if not isinstance(owner, Answered):
             return no_answer(f"GET the owner of {decision.bundle}", owner)
         live = replace(live, owner=owner.value)
-        if self._observes or owner.value in (None, decision.destination):
+        if self._observes or not isinstance(self.judge(decision, live, False), StillNeeded):
             return still_moving(decision, live) or live
         balancing = self._find_balancing(brokers.value)
         if not isinstance(balancing, Answered):

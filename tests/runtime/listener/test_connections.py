@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -143,6 +144,37 @@ def test_held_connections_give_way_to_known_ones() -> None:
                     known.append(opened.enter_context(await connected(address)))
                     assert counts.trust(open_now[-1].get_extra_info("socket").fileno(), f"client {number}")
                 assert not any(map(is_closed, known))
+
+    asyncio.run(check())
+
+
+def test_closed_at_once_without_a_file_to_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(number: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("runtime.listener.connections.os.dup", refused)
+
+    async def check() -> None:
+        with ExitStack() as opened:
+            async with listening(ConnectionCounts(10, 3, 60, closings=Never())) as address:
+                clients = [opened.enter_context(await connected(address)) for _ in range(6)]
+                assert [is_closed(client) for client in clients[:2]] == [True] * 2
+                assert not any(map(is_closed, clients[3:]))
+
+    asyncio.run(check())
+
+
+def test_connection_closed_before_its_greeting_is_aborted() -> None:
+    async def check() -> None:
+        counts, aborted = ConnectionCounts(10, 3, 60, closings=Never()), list[str]()
+        with CountedListener(socket.create_server(("127.0.0.1", 0)), counts) as listener, socket.socket() as client:
+            client.connect(listener.getsockname())
+            accepted, _ = listener.accept()
+            with accepted:
+                number = accepted.fileno()
+                counts.close(number)
+                counts.greet(number, lambda: aborted.append("closed"))
+        assert aborted == ["closed"]
 
     asyncio.run(check())
 
