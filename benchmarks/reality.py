@@ -222,7 +222,7 @@ def said(report: Mapping[str, Any]) -> str:
     return (
         "\n".join(
             [
-                f"{report['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}: "
+                f"{report['date']}, {machine['cores']} cores, {machine['processor']}, Python {machine['python']}: "
                 f"{report['minutes']:g} minutes, {report['topics']} topics, seed {report['seed']}.",
                 "",
                 *table(report["comparisons"]),
