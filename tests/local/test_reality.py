@@ -38,6 +38,7 @@ def test_predictions_come_true(tmp_path, jars):
     ]
     assert min(one["real"]["splits"] for one in report["comparisons"]) > 20
     assert [row for name in POLICIES for row in superseded_by_others(tmp_path / name / "lake")] == []
+    assert all(ended.get("superseded", 0) <= 0.05 * sum(ended.values()) for ended in report["outcomes"].values())
     lags = report["lagSeconds"].values()
     if max(lags) - min(lags) > MOST_SECONDS_APART:
         pytest.skip(f"the machine was busy in one run only: from decision to layout {report['lagSeconds']} s")
