@@ -259,6 +259,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self.handshake_complete or not self.conn.eof_sent:
             await super().send(message)
 
+    def send_500_response(self) -> None:
+        """Not to a client that got the end of its connection already; uvicorn would fail."""
+        if not self.conn.eof_sent:
+            super().send_500_response()
+
     def handle_ping(self) -> None:
         """A client that asks and does not read gets no answers."""
         if self.writable.is_set():

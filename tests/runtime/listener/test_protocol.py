@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import h11
 import pytest
@@ -82,14 +83,34 @@ def test_parser_takes_no_time_over_any_head(piece: bytes, start: bytes, end: byt
     assert time.process_time() - began < 0.25
 
 
+async def websocket_after_its_end() -> Any:
+    """A handshake that waited for its answer until its client had broken the connection."""
+    websocket: Any = object.__new__(BoundedWebSocket)
+    websocket.conn, websocket.queue, websocket.writable = ServerProtocol(), asyncio.Queue(), asyncio.Event()
+    websocket.writable.set()
+    websocket.handshake_complete = websocket.close_sent = websocket.disconnected = False
+    websocket.initial_response = (401, [], b"")
+    websocket.conn.send_eof()
+    return websocket
+
+
 def test_refusal_after_the_end_of_an_upgrade_is_dropped() -> None:
     async def refuse() -> None:
-        websocket: Any = object.__new__(BoundedWebSocket)
-        websocket.conn, websocket.queue, websocket.writable = ServerProtocol(), asyncio.Queue(), asyncio.Event()
-        websocket.writable.set()
-        websocket.handshake_complete = websocket.close_sent = websocket.disconnected = False
-        websocket.initial_response = (401, [], b"")
-        websocket.conn.send_eof()
+        websocket = await websocket_after_its_end()
         await websocket.send({"type": "websocket.http.response.body", "body": b"no"})
 
     asyncio.run(refuse())
+
+
+@pytest.mark.parametrize("failure", [False, True])
+def test_upgrade_unanswered_at_its_end_is_only_closed(failure: bool) -> None:
+    async def serve() -> None:
+        websocket = await websocket_after_its_end()
+        websocket.initial_response, websocket.close_timer, websocket.scope = None, None, {}
+        websocket.transport, websocket.logger = Mock(), Mock()
+        websocket.app = AsyncMock(side_effect=ValueError if failure else None, return_value=None)
+        await websocket.run_asgi()
+        websocket.transport.close.assert_called_once()
+        websocket.transport.write.assert_not_called()
+
+    asyncio.run(serve())
