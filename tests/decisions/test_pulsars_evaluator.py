@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 from pydantic.alias_generators import to_camel
 
-from anabranch.local.pulsar.evaluator import FLAGS, MAIN
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
@@ -33,6 +32,7 @@ from schemas.settings.root import without_secrets
 from tests.decisions.pip483 import equal_answers_by_the_text, merges
 from tests.decisions.snapshots import load, random_snapshot, snapshot
 from tests.decisions.test_differential import plainly
+from tests.harness.pulsar.evaluator import FLAGS, MAIN
 
 SNAPSHOTS = 100_000
 SHOWN = 5

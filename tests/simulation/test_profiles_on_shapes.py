@@ -7,14 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 from anabranch.cli.main import cli
-from anabranch.simulation.topics import table
-from anabranch.simulation.topics.demands import SHAPES
-from anabranch.simulation.topics.reference_loop import alone
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.timeline import Timeline, even_slices
 from decisions.autoscale.policy import PROFILES
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
+from tests.harness import shape_table
+from tests.harness.demand_shapes import SHAPES
+from tests.harness.reference_loop import alone
 from tests.simulation.test_simulate_kernel import NOW, Drawn
 
 DEFAULT = ConfiguredPolicy("default", None)
@@ -23,12 +23,12 @@ DEFAULT = ConfiguredPolicy("default", None)
 def test_shape_table_has_both_profiles(monkeypatch):
     """The default profile reverses a tenth of what the other does."""
     few = ("many consumers on a cold topic", "one hot key", "a burst of 20 minutes")
-    monkeypatch.setattr(table, "SHAPES", {name: SHAPES[name] for name in few})
-    rows = table.table(range(1, 3), 1)
+    monkeypatch.setattr(shape_table, "SHAPES", {name: SHAPES[name] for name in few})
+    rows = shape_table.table(range(1, 3), 1)
     assert [(row.shape, row.profile) for row in rows] == [(name, one) for name in few for one in ("pip-483", "default")]
     undone = {one: sum(row.worst[2] for row in rows if row.profile == one) for one in ("pip-483", "default")}
     assert undone["default"] <= undone["pip-483"] / 10
-    text = table.as_text(rows).splitlines()
+    text = shape_table.as_text(rows).splitlines()
     assert len(text) == 2 + len(rows)
     assert text[2].startswith("| many consumers on a cold topic | pip-483 |")
 
@@ -47,8 +47,8 @@ def test_single_topic_matches_kernel():
     assert came.over_ms == pytest.approx(many.over_ms[0], abs=40_000)
 
 
-def test_command_needs_policy_unless_comparing(tmp_path):
+def test_simulate_needs_policy_and_names_the_benchmark():
     asked = CliRunner().invoke(cli, ["simulate", "--demand", "day"])
     assert (asked.exit_code, "Missing option '--policy'" in asked.output) == (2, True)
-    html = CliRunner().invoke(cli, ["simulate", "--shapes", "--output", "html", "--file", str(tmp_path / "x.html")])
-    assert (html.exit_code, "--shapes answers text or json" in html.output) == (2, True)
+    moved = CliRunner().invoke(cli, ["simulate", "--shapes"])
+    assert (moved.exit_code, "python -m benchmarks.profiles" in moved.output) == (2, True)

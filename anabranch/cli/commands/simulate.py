@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import time
-from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +34,11 @@ _OF_BUNDLES = {"shapes": "--shape", "settings": "--set", "seeds": "--seeds"}
 _INTERRUPTED = 130
 _MUCH = 50_000
 """Topic-hours from which on more processes are worth their start."""
+
+
+def _refuse_shapes(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
+    if is_set:
+        raise click.UsageError("--shapes is a benchmark now; in a clone: python -m benchmarks.profiles")
 
 
 @click.command("simulate")
@@ -76,12 +80,7 @@ _MUCH = 50_000
 @click.option(
     "--processes", type=click.IntRange(1, 256), help="Default: one, or for a lot of work as many as there are cores."
 )
-@click.option(
-    "--shapes",
-    "all_shapes",
-    is_flag=True,
-    help="Both profiles on 19 shapes of demand, six hours of one topic each, over --seeds: medians, and the worst.",
-)
+@click.option("--shapes", is_flag=True, hidden=True, expose_value=False, callback=_refuse_shapes)
 @click.option(
     "--trace",
     "traces",
@@ -99,9 +98,6 @@ _MUCH = 50_000
     default=100.0,
     show_default=True,
     help="Of the values of a --trace: it stands for eight split thresholds.",
-)
-@click.option(
-    "--pulsar", "with_pulsar", is_flag=True, help="With --shapes: Pulsar's own evaluator too (its jars: 300 MB)."
 )
 @click.option("--shape", "shapes", multiple=True, help="Of a fleet of brokers (bundles). Default: all.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
@@ -121,11 +117,9 @@ def simulate_command(
     delay: float | None,
     seed: int,
     processes: int | None,
-    all_shapes: bool,
     traces: tuple[Path, ...],
     days: float,
     percentile: float,
-    with_pulsar: bool,
     shapes: tuple[str, ...],
     settings: tuple[str, ...],
     seeds: int,
@@ -137,7 +131,6 @@ def simulate_command(
     \b
     anabranch whatif simulate --demand day --policy default --policy pip-483
     anabranch whatif simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
-    anabranch whatif simulate --shapes --seeds 20
     anabranch whatif simulate --trace nyc_taxi.csv --days 60
     anabranch whatif simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
 
@@ -150,12 +143,8 @@ def simulate_command(
     from anabranch.simulation.topics.run import simulate
 
     check_report(output, file)
-    if delay is not None and (all_shapes or traces or family == "bundles"):
-        raise click.UsageError("--delay is for --demand: shapes, traces and bundles are simulated without it")
-    if all_shapes:
-        text = _all_shapes(context, range(seed, seed + seeds), processes, with_pulsar, output)
-        write_report(text, file, "profiles on shapes of demand")
-        return
+    if delay is not None and (traces or family == "bundles"):
+        raise click.UsageError("--delay is for --demand: traces and bundles are simulated without it")
     if traces:
         text = _weeks(traces, days, percentile, range(seed, seed + seeds), processes or 1, output)
         write_report(text, file, "profiles on weeks of demand")
@@ -229,26 +218,6 @@ def simulate_command(
     write_report(text, file, printable(about))
     if done < count:
         sys.exit(_INTERRUPTED)
-
-
-def _all_shapes(context: Context, seeds: range, processes: int | None, with_pulsar: bool, output: str) -> str:
-    """Both profiles on every shape, and Pulsar's own evaluator if it is asked for."""
-    from anabranch.simulation.topics.table import as_text, table
-
-    if output == "html":
-        raise click.UsageError("--shapes answers text or json")
-    progress = (lambda done, count: _progress(done, count, "runs")) if sys.stderr.isatty() else lambda *_: None
-    with ExitStack() as stack:
-        deciders = {}
-        if with_pulsar:
-            from anabranch.local.pulsar.evaluator import PulsarsEvaluator
-            from anabranch.local.setup import ensure_pulsar
-
-            deciders["Pulsar 5.0.0-M1"] = stack.enter_context(PulsarsEvaluator(ensure_pulsar(context.settings)))
-        rows = table(seeds, processes or len(os.sched_getaffinity(0)), deciders, progress)
-    if output == "json":
-        return json.dumps([row.to_json() for row in rows]) + "\n"
-    return as_text(rows)
 
 
 def _weeks(traces: tuple[Path, ...], days: float, percentile: float, seeds: range, processes: int, output: str) -> str:

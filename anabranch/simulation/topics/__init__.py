@@ -10,6 +10,5 @@
 - `tally`     counts by row, and `outcome`, the results of a policy
 - `page`      the results as HTML
 
-Comparisons of profiles: `table` on the shapes of `demands`, `weeks` on the series of `traces`. `reference_loop` is the
-same closed loop, one topic a step at a time; `asking` puts a row of the kernel to `decide`.
+`weeks` compares profiles on the series of `traces`; `asking` puts a row of the kernel to `decide`.
 """

@@ -78,9 +78,9 @@ def test_part_of_many_decisions_tells_the_delay(tmp_path, monkeypatch):
     ("options", "message"),
     [
         (("--demand", "day", "--delay", "nan"), "nan is not a number of seconds"),
-        (("--shapes", "--delay", "5"), "--delay is for --demand"),
+        (("--trace", "series.csv", "--delay", "5"), "--delay is for --demand"),
     ],
-    ids=["no number", "shapes"],
+    ids=["no number", "traces"],
 )
 def test_useless_delay_is_refused(options, message):
     answer = CliRunner().invoke(cli, ["simulate", "--policy", "default", *options])

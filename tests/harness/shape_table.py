@@ -1,24 +1,23 @@
 """Table of profiles on shapes of demand: medians and the worst over seeds.
 
-Stage: above `reference_loop` and `demands`; printed by `anabranch whatif simulate --shapes` and shown in
-benchmarks/profiles.txt.
+`benchmarks.profiles` writes it to benchmarks/profiles.txt.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from anabranch.simulation.topics.demands import SHAPES
-from anabranch.simulation.topics.reference_loop import Decide, alone
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES
+from tests.harness.demand_shapes import SHAPES
+from tests.harness.reference_loop import Decide, alone
 
 HEADS = ("splits", "merges", "reversals", "failed", "min over", "segment-h", "min waiting", "left")
 
@@ -40,29 +39,20 @@ class ReportRow:
     median: tuple[float, ...]
     worst: tuple[float, ...]
 
-    def to_json(self) -> dict[str, object]:
-        """Return the row for scripts."""
-        return asdict(self) | {"columns": list(HEADS)}
-
 
 def table(
     seeds: Sequence[int],
     processes: int,
     deciders: Mapping[str, Decide] = MappingProxyType({}),
-    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[ReportRow]:
-    """Return a row for every profile, and every other decider under policy `pip-483`, on every shape.
-
-    `progress` gets the number of finished runs, and of all runs.
-    """
+    """Return a row for every profile, and every other decider under policy `pip-483`, on every shape."""
     profiles = ["pip-483", "default"]
     cases = [TableCase(shape, profile, seed) for shape in SHAPES for profile in profiles for seed in seeds]
     by_others = [TableCase(shape, name, seed) for shape in SHAPES for name in deciders for seed in seeds]
     runs = chain(_run_all(cases, processes), (_run(case, deciders[case.profile]) for case in by_others))
     by_profile: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    for done, (case, columns) in enumerate(runs, 1):
+    for case, columns in runs:
         by_profile.setdefault((case.shape, case.profile), []).append(columns)
-        progress(done, len(cases) + len(by_others))
     return [
         ReportRow(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
         for shape in SHAPES

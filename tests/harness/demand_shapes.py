@@ -1,7 +1,6 @@
 """Shapes of demand for the comparison of profiles: six hours of one topic each, drawn from a seed.
 
-Stage: under `anabranch.simulation.topics.table`. Loads are in split thresholds of messages in: 1 is the capacity of a
-segment.
+Loads are in split thresholds of messages in: 1 is the capacity of a segment.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.simulation.topics.reference_loop import STEP_MS, Demand, Floats
+from tests.harness.reference_loop import STEP_MS, Demand, Floats
 
 STEPS = 6 * 3_600_000 // STEP_MS
 SLICES = 256

@@ -1,9 +1,8 @@
 """Reference loop: one topic under one policy, a step at a time, as plainly as possible.
 
-Stage: under `anabranch.simulation.topics.table`, which runs shapes of demand on it, and beside
-`anabranch.simulation.topics.kernel`, which runs the same closed loop for many topics in columns. Every step: apply the
-last decision, filter samples, and call `decide` at a tick, at a change of consumers and after an action. Demand is a
-rate for each slice of the key space.
+Independent of `anabranch.simulation.topics.kernel`, which runs the same closed loop for many topics in columns. Every
+step: apply the last decision, filter samples, and call `decide` at a tick, at a change of consumers and after an
+action. Demand is a rate for each slice of the key space.
 """
 
 from __future__ import annotations
