@@ -4,8 +4,8 @@ Run as `python -m benchmarks.reality [--minutes 30]`; not part of `make bench`. 
 Kafka, job, executor, controller and traffic under the supervisor, in fresh folders. Then the second policy is
 backtested on the record of the first (and the other way round), simulated on what is on record of the first, and
 simulated on the demand itself; actions are as late as on the record of the first. What really happened is added up from
-the raw rows of each lake, and what was over its threshold from the demand under the layouts on record (`raw_rows`);
-thresholds are those of the policy on record.
+the raw rows of each lake, and what was over its threshold from the demand under the layouts on record
+(`tests.harness.raw_rows`); thresholds are those of the policy on record.
 `--compare FOLDER` compares runs that are there already, `--write` puts the table into benchmarks/backtest.txt;
 benchmarks/reality.json has it in any case.
 """
@@ -33,11 +33,11 @@ from anabranch.simulation.topics.from_lake import lines_of_lake
 from anabranch.simulation.topics.recorded import RecordedDemand
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.timeline import Source
-from benchmarks.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
 from benchmarks.record import machine_now, write_report
 from decisions.autoscale.policy import read_policy
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import Settings, load_settings
+from tests.harness.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE, BEGINS, ENDS = HOME / "benchmarks" / "backtest.txt", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"

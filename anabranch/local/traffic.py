@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from random import Random
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -28,7 +27,6 @@ from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.local.demand import TopicDemand, demands
-from anabranch.local.garbage import make_garbage
 from anabranch.local.samples import reported
 from runtime.messaging.producer import LastingProducer
 from schemas.kafka.connection import KafkaConnection
@@ -109,7 +107,7 @@ def _says(reply: object, status: int) -> bool:
 class Counters:
     """Counts of sent messages, cumulative over restarts, in a small file for people.
 
-    Kafka's end offsets are authoritative.
+    Kafka's end offsets are authoritative. `garbage` stays for readers of the file, always 0.
     """
 
     def __init__(self, file: Path) -> None:
@@ -127,7 +125,7 @@ class Counters:
         self.counts["starts"] += 1
 
     def add(self, name: str, number: int = 1) -> None:
-        """Add `number` to the counter `name`: sent, delivered, failed or garbage (a part of sent)."""
+        """Add `number` to the counter `name`: sent, delivered or failed."""
         with self._lock:
             self.counts[name] += number
 
@@ -198,16 +196,11 @@ class KafkaOutlet:
 
 
 class SampleReports:
-    """Produces the samples of one instant for every topic whose layout is known, and garbage if wanted."""
+    """Produces the samples of one instant for every topic whose layout is known."""
 
-    def __init__(
-        self, settings: Settings, topics: Iterable[TopicDemand], outlet: KafkaOutlet, counters: Counters
-    ) -> None:
+    def __init__(self, topics: Iterable[TopicDemand], outlet: KafkaOutlet) -> None:
         self._demands = tuple(topics)
         self._outlet = outlet
-        self._counters = counters
-        self._interval = settings.traffic.report_seconds
-        self._seed = settings.traffic.seed
 
     def report(self, t: float, layouts: dict[str, ScalableTopicMetadata]) -> int:
         """Send the samples of instant `t`; return the number of messages."""
@@ -217,22 +210,9 @@ class SampleReports:
         self._outlet.poll()
         return len(messages)
 
-    def litter(self, t: float, rate: float) -> int:
-        """Send `rate` bad messages a second for one report interval; return the number of messages."""
-        random = Random(f"{self._seed}/garbage/{t}")
-        number = int(rate * self._interval + random.random())
-        for _ in range(number if self._demands else 0):
-            garbage = make_garbage(random.choice(self._demands).topic, int(t * 1000), random)
-            self._outlet.send(garbage.source, garbage.key, garbage.value)
-            self._counters.add("garbage")
-        self._outlet.poll()
-        return number
 
-
-def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0) -> Counters:
+def run_traffic(settings: Settings, stop: threading.Event) -> Counters:
     """Generate traffic until `stop` is set, then wait for its deliveries.
-
-    `garbage`: bad messages a second.
 
     Samples fall on multiples of the report interval, so that a restarted generator reports what this one would have.
     """
@@ -246,7 +226,7 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
         counters.origin = None
     topics = demands(settings.traffic, counters.origin or 0.0)
     outlet = KafkaOutlet(settings.kafka_connection(), counters)
-    reports = SampleReports(settings, topics, outlet, counters)
+    reports = SampleReports(topics, outlet)
     with contextlib.closing(controller_topics(settings)) as served:
         sessions = DemandSessions(served, topics, settings.traffic.max_consumers)
         thread = threading.Thread(
@@ -259,8 +239,6 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
             if stop.wait(max(0.0, t - time.time())):
                 break
             reports.report(t, dict(sessions.layouts))
-            if garbage > 0:
-                reports.litter(t, garbage)
             counters.write()
         thread.join(settings.executor.request_timeout_seconds)
     outlet.close()

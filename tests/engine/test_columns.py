@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from anabranch.local.garbage import KINDS, make_garbage
 from decisions.topic.layout import SegmentLayout
 from engine.families import bucket_engine
 from schemas.codecs.columns import hash_of
 from tests.engine.buckets import SETTINGS, knowing, packed, stored
 from tests.engine.records import columns, layout, record, stats, tick
+from tests.harness.garbage import KINDS, make_garbage
 
 NOW, SECOND, BUCKETS = 1_763_660_000_000, 1_000, 4
 TOPICS = [f"topic://acme/shop/orders-{number}" for number in range(12)]

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from anabranch.local.garbage import KINDS, make_garbage
 from schemas.codecs.columns import split_columns
 from schemas.kafka.messages import Rejected, RejectReason, SegmentStatsColumns, parse_message
+from tests.harness.garbage import KINDS, make_garbage
 
 TOPIC = "topic://acme/shop/orders"
 JUDGED_BY_THE_OPERATOR = {RejectReason.FROM_THE_FUTURE, RejectReason.BAD_LAYOUT}

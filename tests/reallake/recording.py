@@ -22,9 +22,9 @@ from typing import Any
 import httpx
 from confluent_kafka import Producer
 
-from anabranch.local.garbage import KINDS, make_garbage
 from anabranch.local.processes import session_members
 from schemas.ids import topic_name
+from tests.harness.garbage import KINDS, make_garbage
 from tests.local.running import HOME, Run, applied_kinds, end
 from tests.waiting import wait_until
 

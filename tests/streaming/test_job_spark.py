@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 
 import streaming.job.backpressure
 import streaming.job.job
-from anabranch.local.garbage import KINDS, make_garbage
 from decisions.topic.layout import SegmentLayout
 from lake.files import table_path
 from schemas.settings.root import Settings, load_settings
@@ -26,6 +25,7 @@ from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS,
 from streaming.job.job import PersonNeeded
 from streaming.operator.processor import BucketProcessor
 from tests.engine.records import consumers, layout, record, stats, tick
+from tests.harness.garbage import KINDS, make_garbage
 from tests.streaming.jobs import (
     TOPICS,
     Feed,

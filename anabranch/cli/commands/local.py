@@ -44,16 +44,8 @@ def setup(context: Context, quiet: bool, pulsar: bool) -> None:
 
 @click.command("traffic")
 @click.option("--for", "seconds", type=DURATION, metavar="TIME", help="Stop after this long (90s, 2m); default: never.")
-@click.option(
-    "--garbage",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    metavar="RATE",
-    help="Mix in this many bad messages a second, of every kind.",
-)
 @click.pass_obj
-def traffic(context: Context, seconds: float | None, garbage: float) -> None:
+def traffic(context: Context, seconds: float | None) -> None:
     """Generate topics, consumers and load samples until stopped.
 
     At Ctrl-C or SIGTERM it delivers what it has sent.
@@ -73,8 +65,8 @@ def traffic(context: Context, seconds: float | None, garbage: float) -> None:
         clock = threading.Timer(seconds, stop.set)
         clock.daemon = True
         clock.start()
-    counts = run_traffic(settings, stop, garbage).counts
-    click.echo(", ".join(f"{name} {counts[name]}" for name in ("sent", "delivered", "failed", "garbage")), err=True)
+    counts = run_traffic(settings, stop).counts
+    click.echo(", ".join(f"{name} {counts[name]}" for name in ("sent", "delivered", "failed")), err=True)
 
 
 @click.command("reset")

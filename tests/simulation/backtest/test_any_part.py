@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from anabranch.cli.main import cli
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.backtest.running import RAN, RECORD, backtest
-from benchmarks.raw_rows import counts_of
 from decisions.autoscale.policy import PROFILES
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.kernel.settings import EngineSettings
 from tests.engine.records import configured, layout, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
+from tests.harness.raw_rows import counts_of
 from tests.local.lake import (
     ORDERS,
     batch,

@@ -1,7 +1,7 @@
 """Messages that no well-behaved reporter sends: one maker for each way to be wrong.
 
-Stage: `anabranch.local.traffic` mixes them in (`anabranch local traffic --garbage RATE`), tests of the stream use the
-same list. Each kind names the dead-letter reason that it must end with; None means odd but acceptable, or only stale.
+Tests of the stream and the recorded run mix them in. Each kind names the dead-letter reason that it must end with; None
+means odd but acceptable, or only stale.
 """
 
 from __future__ import annotations
