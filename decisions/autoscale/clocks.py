@@ -7,13 +7,13 @@ the model check) changes them here. What is committed sets a clock, never what w
     a layout change       cooldowns_after_layout (also of manual operations, PIP-483 "Manual operations and
                           cooldown"), is_done    (merge depth: `decisions.topic.lineage`; pasts:
                           `decisions.autoscale.past`)
-    a sample              instant_of_sample, claim_of_sample, is_stale_sample, then
-                          seen_after_sample, modified_after_sample, returned_after_sample, cold_since_after_sample
-    changed thresholds    cold_since_after_thresholds
+    samples               instants_of_samples, claims_of_samples, are_stale_samples, then seen_after_sample_all,
+                          modified_after_sample_all, returned_after_sample_all, cold_since_after_sample_all
+    changed thresholds    cold_since_after_thresholds_all
     an outcome            open_after_outcome, failures_after_outcome, failures_after_absence
     a clock that is set back   not_after
 
-The rules of samples come twice: for one, and for columns of them (`…_all`), equal by a property test.
+The rules of samples are over columns. Two of them come for one sample too, equal by a property test.
 """
 
 from __future__ import annotations
@@ -114,42 +114,12 @@ MAX_DELIVERY_MS = 60_000
 """A sample that was longer under way than this, by its reporter's clock, does not count while another one reports."""
 
 
-def instant_of_sample(sampled_at: int, kafka_at: int | None, now: int) -> int:
-    """Return the instant at which a sample counts as measured.
-
-    That is the reporter's instant, but within seconds of when Kafka took it (`kafka_at`; None: not known) and no later
-    than now.
-    """
-    if kafka_at is None:
-        return min(sampled_at, now)
-    return min(max(sampled_at, kafka_at - MAX_CLOCK_SKEW_MS), kafka_at + MAX_CLOCK_SKEW_MS, now)
-
-
-def claim_of_sample(sampled_at: int, kafka_at: int | None, now: int) -> int:
-    """Return the instant up to which no older sample of the same reporter counts.
-
-    That is the instant that the reporter gave, but at most seconds after Kafka took the sample, so that a reporter
-    whose clock is set right is heard again.
-    """
-    return min(sampled_at, (now if kafka_at is None else kafka_at) + MAX_CLOCK_SKEW_MS)
-
-
-def is_stale_sample(
-    sampled_at: int, kafka_at: int | None, now: int, is_same_reporter: bool, claimed: int, seen_at: int
-) -> bool:
-    """Tell if a sample is repeated or late, after one with the claim `claimed` that was seen at `seen_at`.
-
-    Reporters are told apart because their clocks are. Of the same reporter an older sample is stale; of another one a
-    sample is stale if it was under way for long while the first reporter has spoken.
-    """
-    if is_same_reporter:
-        return sampled_at <= claimed
-    took_at = now if kafka_at is None else kafka_at
-    return took_at - sampled_at > MAX_DELIVERY_MS and took_at - seen_at < MAX_DELIVERY_MS
-
-
 def instants_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
-    """`instant_of_sample` over columns; `NEVER` in `kafka_at`: it is not known."""
+    """Return the instants at which samples count as measured.
+
+    That is the reporter's instant, but within seconds of when Kafka took it (`kafka_at`; `NEVER`: not known) and no
+    later than now.
+    """
     is_known = kafka_at != NEVER
     least = np.where(is_known, kafka_at - MAX_CLOCK_SKEW_MS, sampled_at)
     most = np.minimum(np.where(is_known, kafka_at + MAX_CLOCK_SKEW_MS, now), now)
@@ -158,7 +128,11 @@ def instants_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
 
 
 def claims_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
-    """`claim_of_sample` over columns."""
+    """Return the instants up to which no older samples of the same reporters count.
+
+    That is the instant that the reporter gave, but at most seconds after Kafka took the sample, so that a reporter
+    whose clock is set right is heard again.
+    """
     claims: Ints = np.minimum(sampled_at, np.where(kafka_at == NEVER, now, kafka_at) + MAX_CLOCK_SKEW_MS)
     return claims
 
@@ -166,35 +140,29 @@ def claims_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
 def are_stale_samples(
     sampled_at: Ints, kafka_at: Ints, now: int, is_same_reporter: Bools, claimed: Ints, seen_at: Ints
 ) -> Bools:
-    """`is_stale_sample` over columns."""
+    """Tell which samples are repeated or late, after ones with the claims `claimed` that were seen at `seen_at`.
+
+    Reporters are told apart because their clocks are. Of the same reporter an older sample is stale; of another one a
+    sample is stale if it was under way for long while the first reporter has spoken.
+    """
     took_at = np.where(kafka_at == NEVER, now, kafka_at)
     is_late = (took_at - sampled_at > MAX_DELIVERY_MS) & (took_at - seen_at < MAX_DELIVERY_MS)
     return np.where(is_same_reporter, sampled_at <= claimed, is_late)
 
 
-def seen_after_sample(seen_at: int | None, instant: int) -> int:
-    """Return when the load of a segment was last seen, after a sample (guard `maxLoadAgeSeconds`).
+def seen_after_sample_all(seen_at: Ints, instants: Ints) -> Ints:
+    """Return when the loads of segments were last seen, after samples (guard `maxLoadAgeSeconds`).
 
     Each sample that is newer than the last one counts, significant or not.
     """
-    return instant if seen_at is None else max(seen_at, instant)
-
-
-def seen_after_sample_all(seen_at: Ints, instants: Ints) -> Ints:
-    """`seen_after_sample` over columns."""
     return np.maximum(seen_at, instants)
 
 
-def modified_after_sample(modified_at: int | None, instant: int) -> int:
-    """Return when a load record was last modified, after a significant sample.
+def modified_after_sample_all(modified_at: Ints, instants: Ints) -> Ints:
+    """Return when load records were last modified, after significant samples.
 
     PIP-483 "SegmentLoadStats": windows derive from the modified time.
     """
-    return instant if modified_at is None else max(modified_at, instant)
-
-
-def modified_after_sample_all(modified_at: Ints, instants: Ints) -> Ints:
-    """`modified_after_sample` over columns."""
     return np.maximum(modified_at, instants)
 
 
@@ -243,19 +211,12 @@ def returned_after_sample_all(
 # Changed thresholds
 
 
-def cold_since_after_thresholds(cold_since: int | None, is_cold: bool, modified_at: int) -> int | None:
-    """Return since when a segment is cold, after the merge thresholds of its topic have changed.
+def cold_since_after_thresholds_all(cold_since: Ints, is_cold: Bools, modified_at: Ints) -> Ints:
+    """Return since when segments are cold, after the merge thresholds of their topics have changed.
 
     What is cold under the new ones counts as cold from its record on, because how it stood to them before is not known
     (guard `coldSinceThreshold`; PIP-483 "Pass 2").
     """
-    if not is_cold:
-        return None
-    return modified_at if cold_since is None else max(cold_since, modified_at)
-
-
-def cold_since_after_thresholds_all(cold_since: Ints, is_cold: Bools, modified_at: Ints) -> Ints:
-    """`cold_since_after_thresholds` over columns."""
     return np.where(is_cold, np.maximum(cold_since, modified_at), NEVER)
 
 

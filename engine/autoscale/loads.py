@@ -90,7 +90,7 @@ class LoadTable:
         self.returned_after: Ints = np.full(size, NEVER, np.int64)
         """Pause after which the load last returned, milliseconds; 0: it fell, `NEVER`: it never fell."""
         self.sampled_at: Ints = np.full(size, NEVER, np.int64)
-        """Claim of the last sample that was not stale (`decisions.autoscale.clocks.claim_of_sample`)."""
+        """Claim of the last sample that was not stale (`decisions.autoscale.clocks.claims_of_samples`)."""
         self.seen_at: Ints = np.full(size, NEVER, np.int64)
         self.reporter: Ints = np.zeros(size, np.int64)
         """Reporter of that sample, as in `reporter_code`; 0 if unknown."""

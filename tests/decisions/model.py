@@ -16,7 +16,6 @@ from decisions.autoscale.clocks import (
     Cooldowns,
     cold_since_after_sample,
     cooldowns_after_layout,
-    modified_after_sample,
     returned_after_sample,
 )
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after, next_due
@@ -87,7 +86,7 @@ class World:
             cold = is_cold((rate, 0.0, 0.0, 0.0), self.policy)
             records[segment.segment_id] = (
                 rate,
-                modified_after_sample(modified_at, self.now),
+                max(modified_at or self.now, self.now),
                 cold_since_after_sample(since, cold, self.now),
                 returned_after_sample(back, last is not None, since, cold, self.now),
             )

@@ -13,6 +13,7 @@ from decisions.autoscale import clocks
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by
+from tests.decisions import single_samples
 
 TWO = SegmentLayout.create(2, 100)
 NOW = 1_000
@@ -132,12 +133,12 @@ def test_clocks_in_columns_equal_clocks_one_by_one(rows):
     columns = column(before), np.array(cold, np.bool_), column(at)
     for one, all_of_them in (
         (clocks.cold_since_after_sample, clocks.cold_since_after_sample_all),
-        (clocks.cold_since_after_thresholds, clocks.cold_since_after_thresholds_all),
+        (single_samples.cold_since_after_thresholds, clocks.cold_since_after_thresholds_all),
     ):
         assert all_of_them(*columns).tolist() == column(map(one, before, cold, at)).tolist()
     for one, all_of_them in (
-        (clocks.seen_after_sample, clocks.seen_after_sample_all),
-        (clocks.modified_after_sample, clocks.modified_after_sample_all),
+        (single_samples.seen_after_sample, clocks.seen_after_sample_all),
+        (single_samples.modified_after_sample, clocks.modified_after_sample_all),
     ):
         assert all_of_them(columns[0], columns[2]).tolist() == column(map(one, before, at)).tolist()
 
@@ -160,18 +161,20 @@ TOLD = clocks.MAX_CLOCK_SKEW_MS
 )
 def test_sample_time_bounded_by_kafka_and_now(sampled_at, kafka_at, expected):
     """The reporter's time counts within seconds of Kafka's and never after now."""
-    assert clocks.instant_of_sample(sampled_at, kafka_at, 20_000) == expected
+    assert single_samples.instant_of_sample(sampled_at, kafka_at, 20_000) == expected
 
 
 def test_fast_clock_tolerated_briefly_slow_accepted():
-    ahead = clocks.claim_of_sample(10_000 + 4 * MINUTES, 10_000, 10_000)
+    ahead = single_samples.claim_of_sample(10_000 + 4 * MINUTES, 10_000, 10_000)
     assert ahead == 10_000 + TOLD
-    assert clocks.is_stale_sample(ahead, 11_000, 11_000, True, ahead, 10_000)
-    assert not clocks.is_stale_sample(ahead + 1, 16_000, 16_000, True, ahead, 10_000)
-    assert not clocks.is_stale_sample(10_001, 10_001, 10_001, False, ahead, 10_000)
+    assert single_samples.is_stale_sample(ahead, 11_000, 11_000, True, ahead, 10_000)
+    assert not single_samples.is_stale_sample(ahead + 1, 16_000, 16_000, True, ahead, 10_000)
+    assert not single_samples.is_stale_sample(10_001, 10_001, 10_001, False, ahead, 10_000)
     behind = 10_000_000 - 10 * MINUTES
-    assert clocks.is_stale_sample(behind, 10_000_000, 10_000_000, False, 9_999_000, 9_999_000)
-    assert not clocks.is_stale_sample(behind, 10_000_000, 10_000_000, False, 1, 10_000_000 - clocks.MAX_DELIVERY_MS)
+    assert single_samples.is_stale_sample(behind, 10_000_000, 10_000_000, False, 9_999_000, 9_999_000)
+    assert not single_samples.is_stale_sample(
+        behind, 10_000_000, 10_000_000, False, 1, 10_000_000 - clocks.MAX_DELIVERY_MS
+    )
 
 
 instants = st.integers(0, 20 * MINUTES)
@@ -183,13 +186,13 @@ def test_column_samples_dated_like_single_ones(rows, now):
     taken = [clocks.NEVER if at is None else at for at in kafka]
     columns = [np.array(column, np.int64) for column in (sampled, taken, claimed, seen)]
     assert clocks.instants_of_samples(*columns[:2], now).tolist() == [
-        clocks.instant_of_sample(at, at_kafka, now) for at, at_kafka, *_ in rows
+        single_samples.instant_of_sample(at, at_kafka, now) for at, at_kafka, *_ in rows
     ]
     assert clocks.claims_of_samples(*columns[:2], now).tolist() == [
-        clocks.claim_of_sample(at, at_kafka, now) for at, at_kafka, *_ in rows
+        single_samples.claim_of_sample(at, at_kafka, now) for at, at_kafka, *_ in rows
     ]
     stale = clocks.are_stale_samples(*columns[:2], now, np.array(same, np.bool_), *columns[2:])
-    assert stale.tolist() == [clocks.is_stale_sample(at, at_kafka, now, *rest) for at, at_kafka, *rest in rows]
+    assert stale.tolist() == [single_samples.is_stale_sample(at, at_kafka, now, *rest) for at, at_kafka, *rest in rows]
 
 
 @pytest.mark.parametrize("status", ["observed", "superseded"])
