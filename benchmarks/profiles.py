@@ -15,17 +15,14 @@ from typing import TypeAlias
 
 import click
 
-from anabranch.local.setup import ensure_pulsar
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.shapes import SHAPES, ShapedDemand
+from anabranch.simulation.topics.table import as_text as shapes_text
+from anabranch.simulation.topics.table import table
 from anabranch.simulation.topics.traces import Series, read_series
 from anabranch.simulation.topics.weeks import as_text as weeks_text
 from anabranch.simulation.topics.weeks import weeks
 from engine.autoscale.topics import ConfiguredPolicy
-from schemas.settings.root import load_settings
-from tests.harness.pulsar.evaluator import PulsarsEvaluator
-from tests.harness.shape_table import as_text as shapes_text
-from tests.harness.shape_table import table
 
 PAGE = Path(__file__).with_name("profiles.txt")
 GUIDE = PAGE.parent.parent / "docs" / "profiles.md"
@@ -33,7 +30,7 @@ GUIDE = PAGE.parent.parent / "docs" / "profiles.md"
 PROFILES = {name: ConfiguredPolicy(name, None) for name in ("pip-483", "default")}  # type: ignore[arg-type]
 GuideTable: TypeAlias = tuple[str, int, tuple[str, ...]]
 GUIDE_COLUMNS: tuple[GuideTable, ...] = (
-    ("shapes", 1, ("splits", "merges", "reversals", "min over", "segment-h")),
+    ("shapes", 1, ("splits", "merges", "reversals", "min over", "segment-h", "slack %", "clients moved")),
     ("fleet", 1, ("splits", "merges", "reversals", "segment-hours", "minutes over")),
     ("weeks", 2, ("reversals", "segment-h", "x oracle", "slack %", "min over", "clients moved")),
 )
@@ -109,18 +106,13 @@ def guide_with(figures: str, guide: str, tables: Sequence[GuideTable] = GUIDE_CO
 @click.option("--seeds", type=click.IntRange(1, 1000), default=20, show_default=True, help="Of the shapes.")
 @click.option("--topics", type=click.IntRange(1), default=250, show_default=True, help="Of each shape of the fleet.")
 @click.option("--processes", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="the cores")
-@click.option("--pulsar", "with_pulsar", is_flag=True, help="Only print the shapes, with Pulsar's own evaluator too.")
-def main(series: Sequence[str], seeds: int, topics: int, processes: int, with_pulsar: bool) -> None:
+def main(series: Sequence[str], seeds: int, topics: int, processes: int) -> None:
     """Measure both profiles, and write the tables into benchmarks/profiles.txt and docs/profiles.md."""
-    if with_pulsar:
-        with PulsarsEvaluator(ensure_pulsar(load_settings())) as evaluator:
-            click.echo(shapes_text(table(range(1, seeds + 1), processes, {"Pulsar 5.0.0-M1": evaluator})))
-        return
     about = (
         f"Seeds 1 to {seeds} of the shapes, {4 * topics:,} topics of the fleet, seed 1 of the series; "
         f"{datetime.now(timezone.utc):%F}. No figure depends on the machine.\n"
     )
-    parts = {"about": about, "shapes": shapes_text(table(range(1, seeds + 1), processes))}
+    parts = {"about": about, "shapes": shapes_text(list(table(range(1, seeds + 1), processes)))}
     parts["fleet"] = fleet_text(topics, processes)
     if series:
         parts["weeks"] = weeks_text(list(weeks([_series(text) for text in series], [1], processes)))

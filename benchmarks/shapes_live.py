@@ -1,8 +1,8 @@
 """Every shape of demand through the real processes, beside the engine alone on the same demand.
 
 Run as `python -m benchmarks.shapes_live [--minutes 18]`; not part of `make bench`. Each of the shapes of
-`tests.harness.demand_shapes` is one topic of one local run: Kafka, job, executor and controller under the supervisor.
-Six hours of demand pass in the given minutes, under a policy with clocks to match. The same demand, policy
+`anabranch.simulation.topics.demands` is one topic of one local run: Kafka, job, executor and controller under the
+supervisor. Six hours of demand pass in the given minutes, under a policy with clocks to match. The same demand, policy
 and clock then go through the simulation's kernel. What really happened is added up from the lake's raw rows
 (`tests.harness.raw_rows`).
 """
@@ -34,13 +34,13 @@ from anabranch.local.traffic import (
     next_instant,
 )
 from anabranch.simulation.backtest.running import resolved
+from anabranch.simulation.topics.demands import SHAPES, SLICES
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.timeline import ConsumersFrom, Timeline, Window, even_slices
 from decisions.autoscale.policy import read_policy
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import Settings, load_settings
-from tests.harness.demand_shapes import SHAPES, SLICES
 from tests.harness.raw_rows import counts_of, minutes_over, outcomes_of
 
 HOME = Path(__file__).resolve().parents[1]

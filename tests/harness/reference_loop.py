@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from anabranch.simulation.topics.demands import Demand
 from anabranch.simulation.topics.outcome import REVERSAL_MS
 from decisions.autoscale.answers import Action, Answer, Rebucket, Split
 from decisions.autoscale.clocks import (
@@ -32,23 +31,11 @@ from decisions.autoscale.significance import accept_cause, is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import SegmentLayout
 
-Floats = npt.NDArray[np.float64]
 STEP_MS, TICK_MS, TAKES_MS = 10_000, 60_000, 2_000
 """Between two samples; between two ticks; how long an action takes."""
 CHANGE_THRESHOLD = 0.25
 _WORTH_A_TICK = ("split-cooldown", "rebucket-cooldown", "retry-backoff")
 HASHES = 65_536
-
-
-class Demand(NamedTuple):
-    """Demand of a topic, step by step."""
-
-    rates: Floats
-    """Steps x slices: messages in per second."""
-    consumers: npt.NDArray[np.int64]
-    """Sessions of one STREAM subscription at each step."""
-    segments: int = 1
-    """At the beginning."""
 
 
 @dataclass

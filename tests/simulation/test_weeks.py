@@ -7,10 +7,11 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from anabranch.simulation.topics.demands import Demand
 from anabranch.simulation.topics.traces import Series, SeriesError, read_series, zipf_profile
 from anabranch.simulation.topics.weeks import as_text, static_and_oracle, weeks
 from decisions.autoscale.policy import PROFILES
-from tests.harness.reference_loop import STEP_MS, Demand, alone
+from tests.harness.reference_loop import STEP_MS, alone
 
 HOUR = 3_600_000 // STEP_MS
 THRESHOLD = 10_000.0

@@ -36,11 +36,6 @@ _MUCH = 50_000
 """Topic-hours from which on more processes are worth their start."""
 
 
-def _refuse_shapes(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
-    if is_set:
-        raise click.UsageError("--shapes is a benchmark now; in a clone: python -m benchmarks.profiles")
-
-
 @click.command("simulate")
 @click.option(
     "--family",
@@ -80,7 +75,12 @@ def _refuse_shapes(context: click.Context, parameter: click.Parameter, is_set: b
 @click.option(
     "--processes", type=click.IntRange(1, 256), help="Default: one, or for a lot of work as many as there are cores."
 )
-@click.option("--shapes", is_flag=True, hidden=True, expose_value=False, callback=_refuse_shapes)
+@click.option(
+    "--shapes",
+    "all_shapes",
+    is_flag=True,
+    help="Both profiles on 19 shapes of demand, six hours of one topic each, over --seeds: medians, and the worst.",
+)
 @click.option(
     "--trace",
     "traces",
@@ -117,6 +117,7 @@ def simulate_command(
     delay: float | None,
     seed: int,
     processes: int | None,
+    all_shapes: bool,
     traces: tuple[Path, ...],
     days: float,
     percentile: float,
@@ -131,6 +132,7 @@ def simulate_command(
     \b
     anabranch whatif simulate --demand day --policy default --policy pip-483
     anabranch whatif simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
+    anabranch whatif simulate --shapes --seeds 20
     anabranch whatif simulate --trace nyc_taxi.csv --days 60
     anabranch whatif simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
 
@@ -143,8 +145,12 @@ def simulate_command(
     from anabranch.simulation.topics.run import simulate
 
     check_report(output, file)
-    if delay is not None and (traces or family == "bundles"):
-        raise click.UsageError("--delay is for --demand: traces and bundles are simulated without it")
+    if delay is not None and (all_shapes or traces or family == "bundles"):
+        raise click.UsageError("--delay is for --demand: shapes, traces and bundles are simulated without it")
+    if all_shapes:
+        text = _all_shapes(range(seed, seed + seeds), processes or 1, output)
+        write_report(text, file, "profiles on shapes of demand")
+        return
     if traces:
         text = _weeks(traces, days, percentile, range(seed, seed + seeds), processes or 1, output)
         write_report(text, file, "profiles on weeks of demand")
@@ -218,6 +224,17 @@ def simulate_command(
     write_report(text, file, printable(about))
     if done < count:
         sys.exit(_INTERRUPTED)
+
+
+def _all_shapes(seeds: range, processes: int, output: str) -> str:
+    """Both profiles on every shape."""
+    from anabranch.simulation.topics.table import as_text, table
+
+    if output == "html":
+        raise click.UsageError("--shapes answers text or json")
+    progress = (lambda done, count: _progress(done, count, "shapes")) if sys.stderr.isatty() else lambda *_: None
+    rows = list(table(seeds, processes, progress))
+    return json.dumps([row.to_json() for row in rows]) + "\n" if output == "json" else as_text(rows)
 
 
 def _weeks(traces: tuple[Path, ...], days: float, percentile: float, seeds: range, processes: int, output: str) -> str:

@@ -10,5 +10,6 @@
 - `tally`     counts by row, and `outcome`, the results of a policy
 - `page`      the results as HTML
 
-`weeks` compares profiles on the series of `traces`; `asking` puts a row of the kernel to `decide`.
+Comparisons of profiles: `table` on the shapes of `demands`, `weeks` on the series of `traces`. `asking` puts a row of
+the kernel to `decide`.
 """

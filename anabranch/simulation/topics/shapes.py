@@ -1,7 +1,7 @@
 """Synthetic demand: a shape over time, hot ranges over the key space, varying consumers; seeded.
 
 Stage: one of the sources of a simulation (`--demand`). Every topic differs: its peak, its hot ranges, the hour of its
-noon.
+noon. The shapes by which profiles are compared (`--shapes`) are in `anabranch.simulation.topics.demands`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,27 @@
 """Shapes of demand for the comparison of profiles: six hours of one topic each, drawn from a seed.
 
-Loads are in split thresholds of messages in: 1 is the capacity of a segment.
+Stage: under `anabranch.simulation.topics.table`. Loads are in split thresholds of messages in: 1 is the capacity of a
+segment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from tests.harness.reference_loop import STEP_MS, Demand, Floats
+from anabranch.simulation.topics.timeline import (
+    STEP_MS,
+    ConsumersFrom,
+    Floats,
+    Ints,
+    Timeline,
+    Window,
+    even_slices,
+)
+from decisions.topic.layout import SegmentLayout
 
 STEPS = 6 * 3_600_000 // STEP_MS
 SLICES = 256
@@ -22,7 +32,18 @@ _MINUTES: Floats = np.arange(STEPS) * STEP_MS / 60_000
 _NOBODY = np.zeros(STEPS, np.int64)
 
 
-def _even(level: Floats, consumers: npt.NDArray[np.int64] = _NOBODY) -> Demand:
+class Demand(NamedTuple):
+    """Demand of a topic, step by step."""
+
+    rates: Floats
+    """Steps x slices: messages in per second."""
+    consumers: Ints
+    """Sessions of one STREAM subscription at each step."""
+    segments: int = 1
+    """At the beginning."""
+
+
+def _even(level: Floats, consumers: Ints = _NOBODY) -> Demand:
     """Return a demand of so many thresholds at each step, over the whole key space."""
     return Demand(np.repeat((level * THRESHOLD / SLICES)[:, None], SLICES, axis=1), consumers)
 
@@ -31,7 +52,7 @@ def _always(level: float) -> Floats:
     return np.full(STEPS, level)
 
 
-def _with_range(base: float, load: float, width: int, begins: npt.NDArray[np.int64]) -> Demand:
+def _with_range(base: float, load: float, width: int, begins: Ints) -> Demand:
     """Return a demand with a range of `width` slices that carries `load`.
 
     `base`: the load of the whole key space; `begins`: the first slice of the range at each step.
@@ -113,3 +134,43 @@ SHAPES: Mapping[str, Callable[[Random], Demand]] = MappingProxyType(
         "skewed keys, up and down": _skewed,
     }
 )
+
+
+class ShapeDemand:
+    """Demand of one shape: a topic for each seed."""
+
+    def __init__(self, shape: str, seeds: Sequence[int], began_at: int) -> None:
+        """`began_at`: milliseconds since 1970."""
+        self.topics: Sequence[str] = [f"topic://shapes/six-hours/{seed}" for seed in seeds]
+        self.began_at, self.step_ms, self.steps = began_at, STEP_MS, STEPS
+        self._shape, self._seeds = shape, seeds
+
+    def drawn(self, index: int) -> Demand:
+        """Return the demand of the topic at an index."""
+        return SHAPES[self._shape](np.random.default_rng(self._seeds[index]))
+
+    def layouts(self, indices: range) -> list[SegmentLayout]:
+        """See `Source`."""
+        return [SegmentLayout.create(self.drawn(index).segments, self.began_at) for index in indices]
+
+    def windows(self, indices: range) -> Iterator[Window]:
+        """See `Source`: one window."""
+        timelines = [timeline(self.drawn(index), self.began_at) for index in indices]
+        yield Window(self.began_at, self.began_at + STEPS * STEP_MS, timelines)
+
+
+def timeline(demand: Demand, began_at: int) -> Timeline:
+    """Return a demand of messages in as the kernel reads it."""
+    steps, consumers = np.arange(len(demand.rates)), demand.consumers
+    changes = np.flatnonzero(np.diff(consumers, prepend=0))
+    return Timeline(
+        even_slices(demand.rates.shape[1]),
+        demand.rates[:, :, None],
+        began_at + steps * STEP_MS,
+        steps,
+        factors=np.array([1.0, 0.0, 0.0, 0.0]),
+        consumers=[
+            ConsumersFrom(began_at + step * STEP_MS, "consumers", "STREAM", count)
+            for step, count in zip(changes.tolist(), consumers[changes].tolist(), strict=True)
+        ],
+    )
