@@ -177,14 +177,13 @@ def _find_cuts(cluster: ClusterView, broker: str | None, bundle: str) -> tuple[b
         return False, None
     algorithm = snapshot.split_algorithm or conf.text("defaultNamespaceBundleSplitAlgorithm")
     topics = snapshot.topics.get(bundle)
-    if topics is None and broker is not None and algorithm == "flow_or_qps_equally_divide":
-        # A broker that is asked to split so without positions answers 500 (4.0.7).
-        cluster.account.held(
-            BundleGate.SPLITTABLE, broker, bundle, f"{algorithm} needs the bundle's topics, none are known"
-        )
-        return False, None
     if topics is None and algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
-        return True, None
+        if broker is None:
+            return True, None
+        # Without positions nobody could say what the split was to be; by load, brokers answer 500 to it (4.0.7).
+        missing = f"{algorithm} needs the bundle's topics, none are known"
+        cluster.account.held(BundleGate.SPLITTABLE, broker, bundle, missing)
+        return False, None
     try:
         positions = split_boundaries(bundle, algorithm, topics, snapshot.split_positions.get(bundle, ()), conf)
     except ValueError as error:

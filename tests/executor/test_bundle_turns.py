@@ -1,13 +1,15 @@
-"""Decisions about different bundles of one cluster: one that does not settle holds up no other."""
+"""Decisions about different bundles of one cluster: one that does not settle holds up no other, nor stops the fleet."""
 
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
-from anabranch.admin.answers import Response
+from anabranch.admin.answers import NotConnected, Response
 from anabranch.executor.bundles.actor import BundlesActor
+from schemas.kafka.messages import EXPIRED
 from tests.executor import bundle_orders, orders
-from tests.executor.conftest import House
+from tests.executor.conftest import Clock, House
 from tests.waiting import wait_until
 
 A, B = "127.0.0.1:18081", "127.0.0.1:18082"
@@ -52,3 +54,32 @@ def test_unserved_bundle_blocks_no_other(house: House):
             row.decision_id: "applied" for row in rows[1:]
         }
     assert set(cluster.owners.values()) == {"", B}
+
+
+class Silent(Unowned):
+    """A cluster with a broker whose settings nobody can read."""
+
+    def beside(self, broker):
+        return self if broker == A else Away()
+
+
+class Away:
+    """No connection."""
+
+    def exchange(self, method, path, query=None, body=None, headers=None):
+        return NotConnected(method, "refused")
+
+
+def test_broker_outage_ends_decisions_without_a_failure(house: House):
+    cluster, clock = Silent(), Clock()
+    rows = [bundle_orders.unload(f"move-{place}", f"load/ns/{one}", A, B) for place, one in enumerate(RANGES)]
+    with house.running(clock, actors={"bundles": BundlesActor(cluster)}, give_up_seconds=300) as executor:
+        orders.commit(house.lake, rows)
+        wait_until(lambda: len({row["decision_id"] for row in house.outcomes() if row["error"]}) == len(RANGES))
+        assert house.ends() == []
+        clock.now += timedelta(seconds=301)
+        wait_until(lambda: len(house.ends()) == len(RANGES))
+        assert executor.brakes.standing().failures == 0
+    assert {end["status"] for end in house.ends()} == {"superseded"}
+    assert all(end["error"].startswith(f"{EXPIRED}given up after 301 s: own-balancer") for end in house.ends())
+    assert set(cluster.owners.values()) == {A}

@@ -14,7 +14,7 @@ from anabranch.admin.answers import NotConnected, Response
 from anabranch.executor.bundles.actor import BundlesActor
 from anabranch.executor.bundles.decision import SplitBundle, Unload, read_bundle_decision
 from anabranch.executor.bundles.judge import OWN_BALANCER, LiveBundle, judge
-from anabranch.executor.kernel.attempt import AttemptProgress, DecisionEnded, observe_once, try_once
+from anabranch.executor.kernel.attempt import AttemptProgress, DecisionEnded, TryAgain, observe_once, try_once
 from anabranch.executor.kernel.family import (
     Applied,
     CallAccepted,
@@ -86,7 +86,8 @@ def test_no_arguments_raise_anything_else(text):
         (MOVE, replace(HERE, balancing=A), Superseded, Superseded),
         (MOVE, replace(HERE, balancing=A, owner=B), Superseded, Applied),
         (SPLIT, HERE, StillNeeded, StillNeeded),
-        (SPLIT, replace(HERE, balancing=A), StillNeeded, StillNeeded),
+        (SPLIT, replace(HERE, balancing=A), Superseded, Superseded),
+        (SPLIT, replace(HERE, balancing=A, ranges=HALVES), Superseded, Applied),
         (SPLIT, replace(HERE, ranges=HALVES), Superseded, Applied),
         (SPLIT, replace(HERE, ranges=("0x00000000_0xffffffff",)), Superseded, Superseded),
     ],
@@ -147,27 +148,34 @@ def test_poll_asks_bundle_owner_without_assigning():
     assert BundlesActor(Recorded()).look(MOVE) == HERE
 
 
+SHEDS, SPLITS = "loadBalancerSheddingEnabled", "loadBalancerAutoBundleSplitEnabled"
+
+
 @pytest.mark.parametrize(
-    ("settings", "balances"),
+    ("decision", "settings", "balances"),
     [
-        ({"loadBalancerSheddingEnabled": "true"}, True),
-        ({"loadBalancerEnabled": "false", "loadBalancerSheddingEnabled": "true"}, False),
-        ({"loadBalancerSheddingEnabled": False}, False),
-        ({}, True),
+        (MOVE, {SHEDS: "true", SPLITS: "false"}, True),
+        (MOVE, {SHEDS: False, SPLITS: "true"}, False),
+        (SPLIT, {SHEDS: "true", SPLITS: "false"}, False),
+        (SPLIT, {SHEDS: "false", SPLITS: "true"}, True),
+        (SPLIT, {SHEDS: "false"}, True),
+        *((decision, {"loadBalancerEnabled": "false"}, False) for decision in (MOVE, SPLIT)),
+        *((decision, {}, True) for decision in (MOVE, SPLIT)),
     ],
 )
-def test_a_cluster_that_balances_itself_is_left_alone(settings, balances):
+def test_a_cluster_that_balances_itself_is_left_alone(decision, settings, balances):
     recorded = Recorded(**{CONFIGURATION: (200, {"clusterName": "test"} | settings)})
     actor = BundlesActor(recorded)
-    result, _ = try_once(MOVE, AttemptProgress(), actor, lambda: True, lambda: True)
+    result, _ = try_once(decision, AttemptProgress(), actor, lambda: True, lambda: True)
     assert bool(recorded.calls) is not balances
     if balances:
         assert (result.status, result.error.partition(":")[0]) == ("superseded", OWN_BALANCER)
-    observed, _ = observe_once(MOVE, AttemptProgress(), BundlesActor(recorded, observes=True))
-    assert observed.would == str(MOVE)
+        assert decision.own_switch in result.error
+    observed, _ = observe_once(decision, AttemptProgress(), BundlesActor(recorded, observes=True))
+    assert observed.would == str(decision)
 
 
-ON, OFF = ((200, {"loadBalancerSheddingEnabled": switch}) for switch in ("true", "false"))
+ON, OFF = ((200, {SHEDS: switch, SPLITS: switch}) for switch in ("true", "false"))
 UNKNOWN = NotConnected("GET", "refused")
 
 
@@ -189,6 +197,21 @@ def test_no_unload_unless_every_broker_sheds_nothing(settings, status):
             result, progress = try_once(MOVE, progress, actor, lambda: True, lambda: True)
     assert getattr(result, "status", None) == status
     assert len(recorded.calls) == (status == "applied")
+
+
+@pytest.mark.parametrize("decision", [MOVE, SPLIT])
+@pytest.mark.parametrize(
+    ("fault", "is_outage"), [(UNKNOWN, True), ((503, None), True), ((401, None), False), ((404, None), False)]
+)
+def test_broker_that_does_not_answer_is_an_outage(decision, fault, is_outage):
+    recorded = Recorded(settings={A: OFF, B: fault})
+    for called in (False, True):
+        result, _ = try_once(
+            decision, AttemptProgress(calls=called), BundlesActor(recorded), lambda: True, lambda: True
+        )
+        assert (type(result), result.is_outage) == (TryAgain, is_outage and not called)
+        assert result.reason.startswith(OWN_BALANCER)
+    assert recorded.calls == []
 
 
 def test_move_that_arrived_needs_no_settings():

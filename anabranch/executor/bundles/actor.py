@@ -11,13 +11,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from anabranch.admin.answers import Answered, Fault, Misdirected, Refused, Reply
+from anabranch.admin.answers import (
+    Answered,
+    Fault,
+    Lost,
+    Misdirected,
+    NotConnected,
+    Refused,
+    Reply,
+    ServerFault,
+)
 from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.connections import only_while
 from anabranch.admin.transport import Transport
 from anabranch.executor.bundles.decision import BundleChange, Unload, read_bundle_decision
-from anabranch.executor.bundles.judge import LiveBundle, judge, still_moving
+from anabranch.executor.bundles.judge import OWN_BALANCER, LiveBundle, judge, still_moving
 from anabranch.executor.kernel.family import Answer, NoAnswer, Observation, StillNeeded, Verdict
 from anabranch.executor.replies import answer_to_call, no_answer
 
@@ -60,17 +69,16 @@ class BundlesActor:
         if not isinstance(brokers, Answered):
             return no_answer("GET the brokers", brokers)
         live = LiveBundle(cluster, ranges.value, tuple(brokers.value))
-        if not isinstance(decision, Unload) or decision.range not in ranges.value:
-            return live
-        owner = self._owner(decision, cluster, brokers.value)
-        if not isinstance(owner, Answered):
-            return no_answer(f"GET the owner of {decision.bundle}", owner)
-        live = replace(live, owner=owner.value)
+        if isinstance(decision, Unload) and decision.range in ranges.value:
+            owner = self._owner(decision, cluster, brokers.value)
+            if not isinstance(owner, Answered):
+                return _outage(f"the owner of {decision.bundle} is not known", owner)
+            live = replace(live, owner=owner.value)
         if self._observes or not isinstance(self.judge(decision, live, False), StillNeeded):
             return still_moving(decision, live) or live
-        balancing = self._find_balancing(brokers.value)
+        balancing = self._find_balancing(decision, brokers.value)
         if not isinstance(balancing, Answered):
-            return no_answer("GET the settings of every broker", balancing)
+            return _outage(f"{OWN_BALANCER}: the settings of a broker are not known", balancing)
         return replace(live, balancing=balancing.value)
 
     def judge(self, decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
@@ -97,16 +105,16 @@ class BundlesActor:
         if len(self._accepted) > _REMEMBERED:
             self._accepted.pop(next(iter(self._accepted)), None)
 
-    def _find_balancing(self, brokers: list[str]) -> Reply[str | None]:
-        """Return a broker whose own balancer sheds bundles, or None.
+    def _find_balancing(self, decision: BundleChange, brokers: list[str]) -> Reply[str | None]:
+        """Return a broker whose own balancer makes such changes, or None.
 
-        The leader sheds, and every broker may become it: none is assumed to be switched off.
+        The leader makes them, and every broker may become it: none is assumed to be switched off.
         """
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             replies = dict(zip(brokers, pool.map(self._settings_of, brokers), strict=True))
         faults = [reply for reply in replies.values() if not isinstance(reply, Answered)]
         for broker, reply in replies.items():
-            if isinstance(reply, Answered) and _balances_itself(reply.value):
+            if isinstance(reply, Answered) and _balances_itself(reply.value, decision.own_switch):
                 return Answered(broker)
         return faults[0] if faults else Answered(None)
 
@@ -130,7 +138,13 @@ class BundlesActor:
         return Answered(None) if fault is None else fault
 
 
-def _balances_itself(settings: Mapping[str, Any]) -> bool:
-    """Return whether brokers with these settings shed bundles. A missing setting is on, as in Pulsar."""
-    switches = ("loadBalancerEnabled", "loadBalancerSheddingEnabled")
-    return all(str(settings.get(name, "true")).strip().lower() != "false" for name in switches)
+def _balances_itself(settings: Mapping[str, Any], switch: str) -> bool:
+    """Return whether a broker's own balancer is on, and the switch as well. A missing setting is on, as in Pulsar."""
+    return all(str(settings.get(name, "true")).strip().lower() != "false" for name in ("loadBalancerEnabled", switch))
+
+
+def _outage(unknown: str, fault: Fault) -> NoAnswer:
+    """Return that one broker tells nothing; if it is away, no call is made until it is back."""
+    answer = no_answer("GET", fault)
+    is_away = isinstance(fault, NotConnected | Lost | ServerFault)
+    return replace(answer, reason=f"{unknown}: {answer.reason}", is_outage=is_away)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.admin.bundles import BUNDLE_PATTERN
 from anabranch.executor.kernel.family import Decision, MalformedDecision
@@ -40,6 +40,8 @@ class Unload(_BundleDecision):
 
     source: str
     destination: str
+    own_switch: ClassVar = "loadBalancerSheddingEnabled"
+    """Setting by which brokers move bundles themselves."""
 
     def rests_on(self, earlier: Decision) -> bool:
         """Return whether an earlier move was counted as made in a way that speaks for this one.
@@ -60,6 +62,8 @@ class SplitBundle(_BundleDecision):
 
     positions: tuple[int, ...]
     """Hashes at which to split; empty: Pulsar's own algorithm chooses."""
+    own_switch: ClassVar = "loadBalancerAutoBundleSplitEnabled"
+    """Setting by which brokers split bundles themselves."""
 
     def __str__(self) -> str:
         return f"split {self.bundle}"

@@ -26,11 +26,12 @@ class LiveBundle:
     owner: str | None = None
     """Broker that serves it; None: none does."""
     balancing: str | None = None
-    """Broker whose own balancer sheds bundles; None: no broker's does."""
+    """Broker whose own balancer makes such changes; None: no broker's does."""
 
 
 OWN_BALANCER = "own-balancer"
-"""Gate of an unload in a cluster that balances itself: two balancers would undo each other's moves."""
+"""Gate of unloads and splits in a cluster that makes such changes itself: two balancers would undo each other's moves,
+and split more than one of them finds necessary."""
 
 
 def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_repeat: bool = False) -> Verdict:
@@ -49,7 +50,7 @@ def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_r
             return Superseded(f"there is no bundle {decision.bundle} any more: it was split")
         return _judge_unload(decision, live, may_have_called, may_repeat)
     if is_there:
-        return StillNeeded()
+        return _refuse_beside(decision, live) or StillNeeded()
     children = [child for child in live.ranges if _is_inside(child, decision.range)]
     if may_have_called and len(children) > 1:
         return Applied()
@@ -75,12 +76,16 @@ def _judge_unload(decision: Unload, live: LiveBundle, may_have_called: bool, may
         return Superseded(f"{live.owner or 'nobody'} has it, and no longer {decision.source}")
     if decision.destination not in live.brokers:
         return Superseded(f"the destination {decision.destination} does not live")
-    if live.balancing is not None:
-        return Superseded(
-            f"{OWN_BALANCER}: the cluster {live.cluster} balances itself, by {live.balancing}; set "
-            "loadBalancerSheddingEnabled=false in its brokers, or run the executor with --mode observe"
-        )
-    return StillNeeded()
+    return _refuse_beside(decision, live) or StillNeeded()
+
+
+def _refuse_beside(decision: BundleChange, live: LiveBundle) -> Superseded | None:
+    if live.balancing is None:
+        return None
+    return Superseded(
+        f"{OWN_BALANCER}: the cluster {live.cluster} balances itself, by {live.balancing}; set "
+        f"{decision.own_switch}=false in its brokers, or run the executor with --mode observe"
+    )
 
 
 def _is_inside(child: str, parent: str) -> bool:

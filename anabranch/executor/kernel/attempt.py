@@ -75,6 +75,8 @@ class TryAgain:
     """The next look confirms or corrects this one: the give-up deadline does not apply to it."""
     held: bool = False
     """Only a look was made: the call is not allowed now."""
+    is_outage: bool = False
+    """No call was made, for a known outage (`NoAnswer.is_outage`)."""
     at_once: bool = False
     """The call met a subject that had just changed: retry without a delay, and do not count a failure."""
 
@@ -96,7 +98,8 @@ def try_once(
     may_have_called = progress.open_end or progress.calls > 0
     before = _look(actor, decision, may_have_called)
     if isinstance(before, NoAnswer):
-        return TryAgain(before.reason, slowly=before.denied), progress
+        is_outage = before.is_outage and not may_have_called
+        return TryAgain(before.reason, slowly=before.denied, is_outage=is_outage), progress
     progress = _counted(progress, before, may_have_called)
     if not isinstance(before.verdict, StillNeeded):
         return _settled(before, progress, may_have_called), progress

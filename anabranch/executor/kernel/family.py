@@ -90,6 +90,8 @@ class NoAnswer:
     reason: str
     denied: bool = False
     """Not authenticated or not allowed (401, 403): retry slowly, until someone repairs the credentials."""
+    is_outage: bool = False
+    """Part of the cluster is known to be away, and no call is made until it answers: giving up is then no failure."""
 
 
 Answer = CallAccepted | CallRefused | NoAnswer

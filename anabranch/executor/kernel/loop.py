@@ -261,7 +261,10 @@ class Executor:
             work.failures += 1
             waited = (self._clock() - work.begun_at).total_seconds() if work.begun_at else 0.0
             if waited >= self._settings.give_up_seconds and not result.confirms:
-                step = DecisionEnded("failed", result.seen, f"given up after {waited:.0f} s: {result.reason}")
+                why = f"given up after {waited:.0f} s: {result.reason}"
+                step = DecisionEnded("failed", result.seen, why)
+                if result.is_outage:
+                    step = DecisionEnded("superseded", result.seen, EXPIRED + why)
             else:
                 level = logging.WARNING if work.failures == 1 else logging.DEBUG
                 log.log(level, "%s is not settled, trying again: %s", work.decision, result.reason)
