@@ -159,7 +159,8 @@ SHEDS, SPLITS = "loadBalancerSheddingEnabled", "loadBalancerAutoBundleSplitEnabl
         (SPLIT, {SHEDS: "true", SPLITS: "false"}, False),
         (SPLIT, {SHEDS: "false", SPLITS: "true"}, True),
         (SPLIT, {SHEDS: "false"}, True),
-        *((decision, {"loadBalancerEnabled": "false"}, False) for decision in (MOVE, SPLIT)),
+        (MOVE, {"loadBalancerEnabled": "false"}, False),
+        (SPLIT, {"loadBalancerEnabled": "false"}, True),
         *((decision, {}, True) for decision in (MOVE, SPLIT)),
     ],
 )
@@ -170,7 +171,7 @@ def test_a_cluster_that_balances_itself_is_left_alone(decision, settings, balanc
     assert bool(recorded.calls) is not balances
     if balances:
         assert (result.status, result.error.partition(":")[0]) == ("superseded", OWN_BALANCER)
-        assert decision.own_switch in result.error
+        assert f"set {decision.own_switches[-1]}=false" in result.error
     observed, _ = observe_once(decision, AttemptProgress(), BundlesActor(recorded, observes=True))
     assert observed.would == str(decision)
 

@@ -107,6 +107,29 @@ def test_a_begun_decision_is_finished_however_old(house: House):
         assert house.end(split)["status"] == "applied"
 
 
+def test_begun_decision_held_before_its_call_expires(house: House):
+    """The pause begins while another decision on the topic has its turn."""
+    topic, clock = house.create("orders", segments=2), Clock()
+    first, second = house.decide(topic, 0), house.decide(topic, 1)
+    with house.running(clock, **LIMITS) as executor:
+
+        def pause() -> None:
+            say(house, "executor", "pause", "all")
+            wait_until(lambda: executor.brakes.standing().pauses)
+
+        house.gate.before_next("POST", pause)
+        house.commit(first, second, decided_at=clock.now)
+        wait_until(lambda: waits(house))
+        clock.now += timedelta(seconds=301)
+        say(house, "executor", "resume", "all")
+        ends = [house.end(first), house.end(second)]
+    late = next(end for end in ends if end["status"] == "superseded")
+    assert {end["status"] for end in ends} == {"applied", "superseded"}
+    assert (late["attempt"], late["error"][: len(EXPIRED)]) == (0, EXPIRED)
+    assert [row["status"] for row in house.outcomes() if row["decision_id"] == late["decision_id"]][0] == "intent"
+    assert house.gate.count("POST") == 1
+
+
 def test_the_age_is_asked_right_before_the_intent(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
     noon = clock.now

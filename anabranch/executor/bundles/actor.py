@@ -114,7 +114,7 @@ class BundlesActor:
             replies = dict(zip(brokers, pool.map(self._settings_of, brokers), strict=True))
         faults = [reply for reply in replies.values() if not isinstance(reply, Answered)]
         for broker, reply in replies.items():
-            if isinstance(reply, Answered) and _balances_itself(reply.value, decision.own_switch):
+            if isinstance(reply, Answered) and _balances_itself(reply.value, decision.own_switches):
                 return Answered(broker)
         return faults[0] if faults else Answered(None)
 
@@ -138,9 +138,9 @@ class BundlesActor:
         return Answered(None) if fault is None else fault
 
 
-def _balances_itself(settings: Mapping[str, Any], switch: str) -> bool:
-    """Return whether a broker's own balancer is on, and the switch as well. A missing setting is on, as in Pulsar."""
-    return all(str(settings.get(name, "true")).strip().lower() != "false" for name in ("loadBalancerEnabled", switch))
+def _balances_itself(settings: Mapping[str, Any], switches: tuple[str, ...]) -> bool:
+    """Return whether all switches are on. One that is missing is on, as in Pulsar."""
+    return all(str(settings.get(name, "true")).strip().lower() != "false" for name in switches)
 
 
 def _outage(unknown: str, fault: Fault) -> NoAnswer:

@@ -40,8 +40,8 @@ class Unload(_BundleDecision):
 
     source: str
     destination: str
-    own_switch: ClassVar = "loadBalancerSheddingEnabled"
-    """Setting by which brokers move bundles themselves."""
+    own_switches: ClassVar = ("loadBalancerEnabled", "loadBalancerSheddingEnabled")
+    """Settings with which, all of them on, brokers move bundles themselves."""
 
     def rests_on(self, earlier: Decision) -> bool:
         """Return whether an earlier move was counted as made in a way that speaks for this one.
@@ -62,8 +62,8 @@ class SplitBundle(_BundleDecision):
 
     positions: tuple[int, ...]
     """Hashes at which to split; empty: Pulsar's own algorithm chooses."""
-    own_switch: ClassVar = "loadBalancerAutoBundleSplitEnabled"
-    """Setting by which brokers split bundles themselves."""
+    own_switches: ClassVar = ("loadBalancerAutoBundleSplitEnabled",)
+    """Setting with which brokers split bundles themselves; the modular manager asks for no other."""
 
     def __str__(self) -> str:
         return f"split {self.bundle}"

@@ -84,7 +84,7 @@ def _refuse_beside(decision: BundleChange, live: LiveBundle) -> Superseded | Non
         return None
     return Superseded(
         f"{OWN_BALANCER}: the cluster {live.cluster} balances itself, by {live.balancing}; set "
-        f"{decision.own_switch}=false in its brokers, or run the executor with --mode observe"
+        f"{decision.own_switches[-1]}=false in its brokers, or run the executor with --mode observe"
     )
 
 

@@ -368,12 +368,21 @@ class Executor:
                 self._to_record.append((work, DecisionEnded(over.status, None, over.why)))
             elif work.begun_at is None:
                 self._to_record.append((work, _Begin()))
+            elif (late := self._late(work)) is not None:
+                self._brakes.ended(work.decision.decision_id, called=False)
+                self._to_record.append((work, DecisionEnded(late.status, None, late.why)))
             else:
                 if work.held_since is not None:
                     now = self._clock()
                     work.begun_at = work.begun_at + (now - work.held_since) if work.failures else now
                     work.held_since = None
                 self._fresh.append(work)
+
+    def _late(self, work: DecisionWork) -> Over | None:
+        """Return the end of a decision that a brake held between its intent and its first call for too long."""
+        if work.standing.calls or work.standing.open_end:
+            return None
+        return expired(work.decided_at, self._clock(), self._settings.begin_max_age_seconds)
 
     def _candidate(self, work: DecisionWork) -> PendingDecision:
         family, subject = work.subject
