@@ -126,7 +126,7 @@ def test_begun_decision_held_before_its_call_expires(house: House):
     late = next(end for end in ends if end["status"] == "superseded")
     assert {end["status"] for end in ends} == {"applied", "superseded"}
     assert (late["attempt"], late["error"][: len(EXPIRED)]) == (0, EXPIRED)
-    assert [row["status"] for row in house.outcomes() if row["decision_id"] == late["decision_id"]][0] == "intent"
+    assert next(row["status"] for row in house.outcomes() if row["decision_id"] == late["decision_id"]) == "intent"
     assert house.gate.count("POST") == 1
 
 

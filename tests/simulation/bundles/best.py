@@ -1,14 +1,19 @@
 """Markdown table: our profile `default` against Pulsar's best balancer on each load shape.
 
 Run as `python -m tests.simulation.bundles.best [SEEDS]`. The best pair is the one with the lowest median deviation on
-that shape, whatever its cost in the other columns.
+that shape, whatever its cost in the other columns. With `record` instead of SEEDS it writes what upstream's pairs came
+to on the seeds of the test, which then runs ours alone.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 from anabranch.simulation.bundles.compare import COLUMNS, Compared, compare, number
 from anabranch.simulation.bundles.shapes import SHAPES
@@ -29,6 +34,9 @@ PAIRS = {
 }
 """Upstream's, each with the settings that let it do most: no even numbers of bundles, the lower boundary and a low
 minimum for ThresholdShedder. By what they are called in the table."""
+
+
+RECORD, RECORDED_SEEDS = Path(__file__).with_name("upstream.json"), range(201, 207)
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,26 @@ def table(matches_of_shapes: Sequence[Match]) -> str:
     return "\n".join([*lines, ""])
 
 
+def record_upstream() -> dict[str, Any]:
+    """Return by shape the deviations of every pair, and all columns of the best one, by seed."""
+    record = {}
+    for shape in SHAPES:
+        found = dict(zip(PAIRS, compare([shape], list(PAIRS.values()), {}, RECORDED_SEEDS), strict=True))
+        deviations = {name: _rounded(compared, "deviation") for name, compared in found.items()}
+        best = min(deviations, key=lambda name: median(deviations[name]))
+        columns = {column: _rounded(found[best], column) for column, _ in COLUMNS}
+        record[shape] = {"best": best, "columns": columns, "deviations": deviations}
+    return record
+
+
+def _rounded(compared: Compared, column: str) -> list[float]:
+    return [round(value, 6) for value in compared.values(column)]
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["record"]:
+        shapes = [f"{json.dumps(shape)}: {json.dumps(record)}" for shape, record in record_upstream().items()]
+        RECORD.write_text("{\n" + ",\n".join(shapes) + "\n}\n")
+        sys.exit()
     seeds = range(101, 101 + int(sys.argv[1] if len(sys.argv) > 1 else 20))
     print(table(matches(list(SHAPES), list(PAIRS), seeds)), end="")
