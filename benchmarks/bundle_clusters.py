@@ -1,4 +1,4 @@
-"""Three-broker clusters under load for the live benchmarks of bundles, our balancer on one, and who owns what.
+"""Three-broker clusters under load for the live benchmarks of bundles, and our balancer on them.
 
 Brokers of one machine all report the usage of the machine, so the collector puts a broker's share of the messages in
 the place of its CPU.
@@ -164,7 +164,7 @@ class OurCollector(threading.Thread):
 def balance_by_us(
     folder: Path, transport: Transport, stack: ExitStack, settings: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Start Kafka, job, executor and collector; return the beginning of our commands when the job is up."""
+    """Start Kafka, job, executor and collector; when the job is up, return how our commands begin."""
     kafka_jars = ensure_jars(load_settings(), note).kafka
     broker = EmbeddedBroker(folder / "kafka", kafka_jars, "256m")
     broker.start()
@@ -199,7 +199,7 @@ def note(line: str) -> None:
 def start_cluster(
     folder: Path, settings: Mapping[str, object], stack: ExitStack
 ) -> tuple[PulsarCluster, Transport, list[str]]:
-    """Start three brokers with the namespaces; also return their interface and the beginning of the load's command."""
+    """Start three brokers with the namespaces; return them, their interface, and the load's command."""
     own = load_settings()
     cluster = PulsarCluster(
         folder / "pulsar", ensure_pulsar_lts(own, note), ensure_jars(own, note).zookeeper, "256m", settings=settings

@@ -1,4 +1,4 @@
-"""A pause of ten minutes on real brokers while the load moves, beside the same cluster without a pause.
+"""A pause of ten minutes on real brokers while the load moves, beside a cluster without a pause.
 
 Run as `python -m benchmarks.bundles_paused`; about 22 minutes, not part of `make bench`. Each of two clusters has three
 brokers, all bundles on the first one, and an isolation policy with look-ahead patterns that covers one namespace. The
@@ -93,7 +93,7 @@ def pile_up(watch: OwnerWatch, bundles: BundleAdmin, first: str) -> bool:
 
 
 def run(minutes: float, settled: float) -> dict[str, Any]:
-    """Pause one cluster's executor for some minutes (0: no pause), then let it settle; report what was seen."""
+    """Pause a cluster's executor for some minutes, let it settle, and report what was seen."""
     folder = Path(tempfile.mkdtemp(prefix="bundles-paused-"))
     with ExitStack() as stack:
         settings = BUNDLE_BROKERS | {"loadManagerClassName": MODULAR, "loadBalancerSheddingEnabled": False}

@@ -30,7 +30,7 @@ class PendingDecision:
     """`tenant/namespace`; None: the subject has no namespace."""
     decided_at: datetime
     has_begun: bool = False
-    """Its intent is on record. It may have been applied, so it cannot be rejected; the executor knows if it expires."""
+    """Its intent is on record. It may have been applied: the executor alone knows if it may end."""
 
 
 @dataclass(frozen=True)

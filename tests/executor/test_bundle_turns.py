@@ -1,4 +1,4 @@
-"""Decisions about different bundles of one cluster: one that does not settle holds up no other, nor stops the fleet."""
+"""Bundles of one cluster: one that does not settle holds up no other, nor stops the fleet."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class NoAnswer:
     denied: bool = False
     """Not authenticated or not allowed (401, 403): retry slowly, until someone repairs the credentials."""
     is_outage: bool = False
-    """Part of the cluster is known to be away, and no call is made until it answers: giving up is then no failure."""
+    """Part of the cluster is away, and no call is made until it is back: giving up is no failure."""
 
 
 Answer = CallAccepted | CallRefused | NoAnswer

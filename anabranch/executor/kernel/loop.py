@@ -379,7 +379,7 @@ class Executor:
                 self._fresh.append(work)
 
     def _late(self, work: DecisionWork) -> Over | None:
-        """Return the end of a decision that a brake held between its intent and its first call for too long."""
+        """Return the end of a decision held for too long between its intent and its first call, or None."""
         if work.standing.calls or work.standing.open_end:
             return None
         return expired(work.decided_at, self._clock(), self._settings.begin_max_age_seconds)

@@ -1,4 +1,4 @@
-"""Profile `default` beside all of upstream's pairs: more even than the most even of them, for no higher price.
+"""Profile `default` beside all upstream pairs: more even than the most even one, for no higher price.
 
 What upstream's pairs come to is on record (`best`), so that ours meets all nine of them on more seeds.
 """
@@ -23,7 +23,7 @@ WORSE = {
     ("bursts", "highestByMean"): 0.01,
     ("noisy", "highestByMean"): 0.01,
 }
-"""Known cells in which our median is higher than that of the most even pair, and by how much at most."""
+"""Cells in which our median is higher than that of the most even pair, and by how much at most."""
 
 
 @cache
