@@ -37,8 +37,10 @@ LOCAL = Path("conf/local.toml")
 """Laid over `conf/anabranch.toml` by every local run."""
 DEMONSTRATION = Path("conf/demonstration.toml")
 """Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
+STORY = Path("conf/story.toml")
+"""Laid over that by a local run without a Pulsar."""
 WITH_PULSAR = Path("conf/demonstration-pulsar.toml")
-"""Laid over that by a local run with a Pulsar."""
+"""Laid over the demonstration's by a local run with a Pulsar."""
 
 
 @dataclass

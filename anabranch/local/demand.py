@@ -23,6 +23,7 @@ from random import Random
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from anabranch.local.story import SCRIPTS
 from schemas.ids import topic_name
 from schemas.kafka.messages import SubscriptionType
 from schemas.settings.root import TrafficSettings
@@ -188,9 +189,27 @@ class TopicDemand:
         return Random(f"{self._seed}/{purpose}")
 
 
+class StoryDemand(TopicDemand):
+    """The demand for one topic by the demonstration's script."""
+
+    def __init__(self, settings: TrafficSettings, index: int, origin: float = 0.0) -> None:
+        super().__init__(settings, index, origin)
+        self._script = SCRIPTS[index % len(SCRIPTS)]
+        self.initial_segments = self._script.segments
+        self.subscriptions = (DemandedSubscription("billing", "STREAM"),)
+        self._message_bytes, self._fanout = float(MEAN_MESSAGE_BYTES), MEAN_FANOUT
+
+    def _rate_in(self, t: float, first: NDArray[np.float64], last: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self._settings.peak_msg_rate_in * self._script.rate_in(t, first, last)
+
+    def _consumers_of(self, subscription: str, position: int, t: float) -> int:
+        return self._script.consumers_at(t)
+
+
 def demands(settings: TrafficSettings, origin: float = 0.0) -> list[TopicDemand]:
     """Return the demand of every topic of the settings; `origin` as in `TopicDemand`."""
-    return [TopicDemand(settings, index, origin) for index in range(settings.topics)]
+    made = StoryDemand if settings.demand == "story" else TopicDemand
+    return [made(settings, index, origin) for index in range(settings.topics)]
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ class LabDemand:
     """See `anabranch.simulation.topics.timeline.Source`."""
 
     def __init__(self, settings: TrafficSettings, hours: float, began_at: int, step_ms: int = STEP_MS) -> None:
-        self._demands = demands(settings, began_at / 1000 if settings.from_start else 0.0)
+        self._demands = demands(settings, began_at / 1000 if settings.counts_from_start else 0.0)
         self.topics = [demand.topic for demand in self._demands]
         self.began_at, self.step_ms = began_at, step_ms
         self.steps = max(1, round(hours * 3_600_000 / step_ms))

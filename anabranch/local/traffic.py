@@ -217,7 +217,7 @@ def run_traffic(settings: Settings, stop: threading.Event) -> Counters:
     Samples fall on multiples of the report interval, so that a restarted generator reports what this one would have.
     """
     counters = Counters(settings.path(settings.local.folder) / COUNTERS_FILE)
-    if settings.traffic.from_start:
+    if settings.traffic.counts_from_start:
         # At a tick of the job, so that ticks too come at the same time of each run.
         counters.origin = counters.origin or next_instant(time.time(), settings.stream.tick_seconds)
         counters.write()

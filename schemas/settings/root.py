@@ -223,6 +223,8 @@ class TrafficSettings(Section):
     """Scalable topics to create and load."""
     namespace: str
     """`tenant/namespace` of the generated topics."""
+    demand: Literal["waves", "story"]
+    """`waves`: days, nights and bursts by the seed; `story`: the demonstration's five minutes, over and over."""
     report_seconds: Seconds
     """Seconds between two samples of every segment (PIP-483: 10)."""
     peak_msg_rate_in: Annotated[float, Field(gt=0)]
@@ -237,6 +239,11 @@ class TrafficSettings(Section):
     """Mean seconds between two changes of a topic's consumers."""
     from_start: bool
     """true: demand begins at the first start, the same in each fresh run; false: it follows the clock."""
+
+    @property
+    def counts_from_start(self) -> bool:
+        """Tell if the demand counts its time from the generator's first start; a story always does."""
+        return self.from_start or self.demand == "story"
 
 
 class Settings(Section):

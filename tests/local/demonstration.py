@@ -16,6 +16,7 @@ def traffic_settings(**changed: object) -> TrafficSettings:
         "seed": 7,
         "topics": 6,
         "namespace": "acme/shop",
+        "demand": "waves",
         "report_seconds": 1,
         "peak_msg_rate_in": 30_000,
         "wave_seconds": 90,

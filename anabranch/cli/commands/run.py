@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from anabranch.cli.context import DEMONSTRATION, LOCAL, WITH_PULSAR, Context
+from anabranch.cli.context import DEMONSTRATION, LOCAL, STORY, WITH_PULSAR, Context
 from anabranch.cli.instants import DURATION
 from anabranch.cli.logs import start_logging
 
@@ -72,7 +72,7 @@ def run_command(
         raise click.UsageError("--shadow is for --pulsar: our own controller has no scaler of its own")
     context.extra.append(LOCAL)
     if not field and not context.own:
-        context.extra.append(DEMONSTRATION)
+        context.extra += [DEMONSTRATION] if pulsar else [DEMONSTRATION, STORY]
     if pulsar:
         context.extra.append(WITH_PULSAR)
     settings = context.settings
