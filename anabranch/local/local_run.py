@@ -158,6 +158,8 @@ class LocalRun:
         parts = [part("stream", 2, works, 60), part("executor", 2)]
         if pulsar is None:
             parts = [part("controller", 1, lambda: _answers(url)), *parts, part("traffic", 3)]
+            if self.settings.traffic.demand == "story":
+                parts.append(part("alerts", 3))
         else:
             load = traffic_command(pulsar, self.folder)
             parts = [

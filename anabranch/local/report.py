@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from anabranch.history.balance import balance_lines, build_balance
+from anabranch.history.narrative import tell_run
 from anabranch.history.summary import summarize
 from anabranch.local.offsets import end_offsets, unread_ticks
 from anabranch.local.processes import PartState
@@ -62,6 +63,7 @@ def build_report(
     - `balance`: how every decision ended and why, and the topics that stayed over a threshold
       (`anabranch.history.balance.build_balance`); `executor_stopped_at`: decisions committed later cannot have been
       applied
+    - `narrative`: the run in sentences (`anabranch.history.narrative.tell_run`)
     - `layouts`: by topic, its `epoch` and `segments` (`id`, `start`, `end` of the active ones)
     - `integrity`: `appliedTwice` (decision ids), `sequenceGaps`, `tornLayouts`, `unbalancedBatches`, `countedTwice`
       (Kafka records), each a list that must be empty; `kafka`: `endOffsets` by topic, `counted`, `lag` (messages that
@@ -95,6 +97,7 @@ def build_report(
         "load": _counters(settings, COUNTS_FILE) if has_pulsar else None,
         **summarize(lake, started_at, stopped_at),
         "balance": build_balance(lake, started_at, stopped_at, executor_stopped_at),
+        "narrative": tell_run(lake, started_at, stopped_at),
         "integrity": _integrity(settings, lake),
     }
 
@@ -154,6 +157,9 @@ def report_text(report: Mapping[str, Any]) -> str:
         ),
         "",
         *balance_lines(report["balance"]),
+        "",
+        "what happened:",
+        *(f"  {printable(sentence)}" for sentence in report["narrative"]),
         "",
         _integrity_line(checks),
     ]

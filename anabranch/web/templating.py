@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 
 from anabranch.auth.callers import Caller
 from anabranch.history.words import age, amount, hold_reason, span
-from anabranch.query.wording import duration
+from anabranch.query.wording import duration, number_words
 from anabranch.web import words
 from anabranch.web.drawing.heat import LEVELS, level
 from anabranch.web.drawing.strip import strip
@@ -47,6 +47,7 @@ def environment() -> Environment:
         amount=amount,
         span=span,
         duration=duration,
+        number=number_words,
     )
     jinja.globals.update(
         link=words.link,

@@ -33,6 +33,9 @@ class Action:
     topic: str
     row: dict[str, Any]
     segments_after: int
+    segments: frozenset[int]
+    """Segments that it was done to."""
+    made: frozenset[int]
 
     @property
     def kind(self) -> str:
@@ -63,7 +66,8 @@ class ClosedLoop:
         self._engine = bucket_engine(EngineSettings(stream.change_threshold, int(stream.tick_seconds * 1000)))
         self._packed = knowing(stored_policy(policy))
         self._offsets = itertools.count()
-        self._demands: list[TopicDemand] = demands(self.settings.traffic)
+        origin = self.start if self.settings.traffic.counts_from_start else 0.0
+        self._demands: list[TopicDemand] = demands(self.settings.traffic, origin)
         self._consumers: dict[tuple[str, str], int] = {}
         self.layouts: dict[str, SegmentLayout] = {}
         self._waiting: list[RawRecord] = []
@@ -137,7 +141,9 @@ class ClosedLoop:
             before.split_segment(*segments, now) if row["action"] == "split" else before.merge_segments(*segments, now)
         )
         self._change(topic, after, row["action"], row["decision_id"])
-        self.actions.append(Action(self._now - self.start, topic, row, len(after.active)))
+        made = frozenset(after.segments) - frozenset(before.segments)
+        at = self._now - self.start
+        self.actions.append(Action(at, topic, row, len(after.active), frozenset(segments), made))
 
     def _change(self, topic: str, layout: SegmentLayout, cause: str, decision_id: str | None) -> None:
         layout.check()

@@ -1,11 +1,14 @@
-"""Demand and decisions together: the demonstration shows every kind of action in time, and goes on doing so."""
+"""Demand and decisions together: what the demonstration shows, and that waves of load lead to every kind of action."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
 from anabranch.local.demand import demands
-from tests.local.closed_loop import ClosedLoop
+from schemas.settings.root import load_settings
+from tests.local.closed_loop import Action, ClosedLoop
 from tests.local.demonstration import HOME, NOW, local_settings
 
 EVERY_KIND = {"split:consumer-count", "split:load", "merge"}
@@ -35,6 +38,50 @@ def test_long_demonstration_keeps_showing_all_actions():
     for window in range(60, 900 - SEEN_WITHIN, 30):
         seen = {action.kind for action in actions if window <= action.at < window + SEEN_WITHIN}
         assert seen == EVERY_KIND, f"from second {window}"
+
+
+def story(job_delay: int, applied_after: int = 2) -> ClosedLoop:
+    files = [HOME / "conf" / name for name in ("local.toml", "demonstration.toml", "story.toml")]
+    return ClosedLoop(load_settings(files, HOME, {}), NOW, job_delay, applied_after)
+
+
+def undone_in(actions: list[Action]) -> list[tuple[Action, Action]]:
+    """Return the pairs of an action and its opposite on a segment that it had made."""
+    return [
+        (first, then)
+        for first, then in itertools.combinations(actions, 2)
+        if first.topic == then.topic
+        and first.kind.partition(":")[0] != then.kind.partition(":")[0]
+        and first.made & then.segments
+    ]
+
+
+@pytest.mark.parametrize(("job_delay", "applied_after"), [(0, 1), (SPARK_STARTS_IN, 2), (75, 8)])
+def test_story_shows_its_themes_and_undoes_nothing(job_delay, applied_after):
+    run = story(job_delay, applied_after).run(300)
+    kinds = {}
+    for action in run.actions:
+        kinds.setdefault(action.topic.rpartition("/")[2], set()).add(action.kind)
+    assert kinds == {
+        "orders": {"split:load"},
+        "payments": {"split:load"},
+        "clicks": {"split:consumer-count"},
+        "shipments": {"split:load"},
+        "prices": {"merge"},
+    }
+    assert undone_in(run.actions) == []
+    assert {row["subject"] for row in run.holds if row["gate"] == "one-hot-key"} == {"topic://acme/shop/shipments"}
+    assert run.dead_letters == []
+
+
+def test_story_decides_as_soon_as_the_job_runs():
+    assert min(action.at for action in story(SPARK_STARTS_IN).run(60).actions) == SPARK_STARTS_IN
+
+
+def test_repeated_story_finds_its_segments_ready():
+    run = story(SPARK_STARTS_IN).run(900)
+    assert [action for action in run.actions if action.at > 300] == []
+    assert undone_in(run.actions) == []
 
 
 def test_traffic_accepted_and_consumers_decide_at_once():

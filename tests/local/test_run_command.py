@@ -219,3 +219,11 @@ def test_signal_during_start_leaves_nothing(tmp_path, jars, name):
     assert sessions
     assert [pid for session in sessions for pid in session_members(session)] == []
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize(("options", "names"), [((), ["local", "demonstration", "story"]), (("--pulsar",), None)])
+def test_story_is_for_made_up_traffic_only(tmp_path, monkeypatch, options, names):
+    runs = []
+    monkeypatch.setattr("anabranch.local.local_run.LocalRun", lambda settings, files, *_, **__: runs.append(files))
+    CliRunner().invoke(cli, ["--home", str(tmp_path), "run", "--local", *options])
+    assert [file.stem for file in runs[0]] == (names or ["local", "demonstration", "demonstration-pulsar"])

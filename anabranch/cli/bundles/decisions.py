@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from anabranch.query.wording import instant
+from anabranch.query.wording import instant, number_words
 from decisions.bundles.decide import decide
 from decisions.bundles.gates import SENTENCES, BundleGate
 from schemas.bundles import BundleAnswer, BundleReading, BundleSnapshot
@@ -99,7 +99,7 @@ def _headline(answer: BundleAnswer) -> str:
 def _row(reading: BundleReading) -> tuple[str, ...]:
     means = reading.detail or ("" if reading.passed else SENTENCES[BundleGate(reading.gate)])
     numbers = (
-        "" if number is None else f"{number:.6g}" for number in (reading.measured, reading.limit, reading.margin)
+        "" if number is None else number_words(number) for number in (reading.measured, reading.limit, reading.margin)
     )
     return (
         "+" if reading.passed else "-",

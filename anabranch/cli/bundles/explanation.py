@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.cli.bundles.decisions import defaults_of, readings_table
 from anabranch.cli.explain_text import became_text
-from anabranch.query.wording import instant
+from anabranch.query.wording import instant, number_words
 from schemas.bundles import BundleAnswer, BundleReading
 from schemas.printable import printable
 
@@ -92,7 +92,7 @@ def _compare_broker(state: ClusterState, cycle: Cycle, broker: str) -> list[str]
     lines = [_usage(broker, answer.usage.get(broker, {}))]
     usages = [usage["maxUsage"] for name, usage in answer.usage.items() if name != broker and "maxUsage" in usage]
     if usages:
-        lines.append(f"  the others' maxUsage: {min(usages):.3g} to {max(usages):.3g}")
+        lines.append(f"  the others' maxUsage: {number_words(min(usages))} to {number_words(max(usages))}")
     giving = _givers(answer)
     if giving:
         lines.append(printable(f"  brokers that were to give: {', '.join(giving)}"))
@@ -110,4 +110,4 @@ def _concerns_broker(reading: BundleReading, broker: str) -> bool:
 
 
 def _usage(broker: str, usage: Mapping[str, float]) -> str:
-    return printable(f"  {broker}: " + ", ".join(f"{name} {value:.3g}" for name, value in usage.items()))
+    return printable(f"  {broker}: " + ", ".join(f"{name} {number_words(value)}" for name, value in usage.items()))

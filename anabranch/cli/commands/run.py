@@ -42,7 +42,7 @@ from anabranch.cli.logs import start_logging
 @click.option(
     "--without",
     multiple=True,
-    type=click.Choice(["controller", "collect", "stream", "executor", "traffic", "web"]),
+    type=click.Choice(["controller", "collect", "stream", "executor", "traffic", "alerts", "web"]),
     help="Leave a part out, to run it yourself.",
 )
 @click.pass_obj

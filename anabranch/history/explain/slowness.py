@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anabranch.query.wording import duration
+from anabranch.query.wording import duration, number_words
 from decisions.autoscale.slowness import Slowness, SlowSegment, Verdict
 from schemas.printable import printable
 
@@ -53,7 +53,7 @@ def _line(slow: SlowSegment) -> str:
     elif math.isinf(behind):
         delay = "nothing delivered"
     else:
-        delay = f"{duration(behind * 1000)} of delivery at {seen.msg_rate_out:,.4g} msg/s"
+        delay = f"{duration(behind * 1000)} of delivery at {number_words(seen.msg_rate_out)} msg/s"
     consumers = f"{seen.ready_consumers} of {seen.consumers} consumers ready"
     parts = [f"{seen.backlog:,} messages behind ({delay})", consumers]
     if seen.blocked_consumers:

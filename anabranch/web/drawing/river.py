@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from anabranch.history.lineage.record import Reach, River
 from anabranch.history.lineage.svg import BOTTOM, HEIGHT, LEFT, RIGHT, STEPS, TOP, WIDTH, Places, outline
+from anabranch.query.wording import number_words
 from anabranch.web.drawing.heat import LEVELS, level
 from anabranch.web.past import DecisionMark, HoldSpan, Rates, Sample
 from anabranch.web.words import shown, utc
@@ -194,7 +195,9 @@ def _holds(held: Sequence[HoldSpan], river: River, axes: Places, why: Link) -> I
             continue
         left, right = axes.x(begin), axes.x(end)
         numbers = (
-            "" if hold.measured is None or hold.limit is None else f", {hold.measured:,.4g} against {hold.limit:,.4g}"
+            ""
+            if hold.measured is None or hold.limit is None
+            else f", {number_words(hold.measured)} against {number_words(hold.limit)}"
         )
         yield Markup(
             '<a href="{}" tabindex="-1"><title>held by {} from {} to {}{}. Why?</title>'
