@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from deltalake import DeltaTable
 
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
@@ -17,6 +19,14 @@ from tests.web.pages import page
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     return str(ClusterStory().run().write(tmp_path_factory.mktemp("bundles") / "lake"))
+
+
+def test_move_of_a_bundle_is_headed_in_words(lake):
+    decisions = DeltaTable(f"{lake}/decisions").to_pyarrow_table(columns=["decision_id", "arguments"]).to_pylist()
+    arguments = json.loads(decisions[0]["arguments"])
+    heading = re.search("<h1>.*?</h1>", page(lake).get(f"/decision?id={decisions[0]['decision_id']}").text)[0]
+    assert f"{arguments['bundle']} from {arguments['sourceBroker']} to {arguments['destinationBroker']}" in heading
+    assert "{" not in heading
 
 
 def test_cluster_drawn_over_time_with_moves(lake):

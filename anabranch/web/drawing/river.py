@@ -194,11 +194,8 @@ def _holds(held: Sequence[HoldSpan], river: River, axes: Places, why: Link) -> I
         if end <= begin:
             continue
         left, right = axes.x(begin), axes.x(end)
-        numbers = (
-            ""
-            if hold.measured is None or hold.limit is None
-            else f", {number_words(hold.measured)} against {number_words(hold.limit)}"
-        )
+        is_compared = hold.measured is not None and hold.limit is not None
+        numbers = f", {number_words(hold.measured)} against {number_words(hold.limit)}" if is_compared else ""
         yield Markup(
             '<a href="{}" tabindex="-1"><title>held by {} from {} to {}{}. Why?</title>'
             '<rect class="held held{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from anabranch.history.explain.changes import answer_words, segments_of
-from anabranch.query.wording import headline
+from anabranch.query.wording import decision_segments, headline
 from anabranch.safeguards.commands import judge, read_reason
 from anabranch.web.asking import PageNotFound, actor, turn
 from anabranch.web.guard import BadForm, allows, demand, read_form
@@ -104,9 +104,18 @@ def _page(request: Request, identity: str, problem: str | None = None) -> Respon
         has_begun=has_begun,
         problem=problem,
         may_judge=allows(request, "operate", row["subject"]),
-        segments=json.loads(row["arguments"]).get("segments", ()),
+        segments=decision_segments(row),
+        target=_target(row),
         **_saw(request, row),
     )
+
+
+def _target(row: StoredRow) -> str:
+    """Return what a decision without segments is about: `t/n/0x0_0x8 from broker-1:8080 to broker-2:8080`."""
+    arguments = json.loads(row["arguments"])
+    words = {"bundle": "", "sourceBroker": "from ", "destinationBroker": "to "}
+    names = [*(name for name in words if name in arguments), *sorted(arguments.keys() - words.keys() - {"segments"})]
+    return " ".join(f"{words.get(name, f'{name} ')}{arguments[name]}" for name in names if arguments[name] is not None)
 
 
 def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
@@ -157,7 +166,7 @@ def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
 def _does(answer: Answer, row: StoredRow) -> bool:
     """Return True if the decision is the answer, or one of its actions."""
     actions = [action for action in (answer, *getattr(answer, "also", ())) if hasattr(action, "ids")]
-    segments = sorted(json.loads(row["arguments"]).get("segments", ()))
+    segments = sorted(decision_segments(row))
     return any(action.action == row["action"] and sorted(action.ids) == segments for action in actions)
 
 
