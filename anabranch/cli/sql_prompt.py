@@ -1,6 +1,7 @@
 """The prompt of `anabranch sql`: several lines up to a semicolon, history, completion, colours.
 
-Stage: under `anabranch.cli.commands.sql`, which answers. Each question sees the lake as it is then.
+Stage: under `anabranch.cli.commands.sql`, which answers. Each question sees the lake as it is then. Delta and Arrow are
+imported with the first question, so that the prompt is there before them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
-from anabranch.query.sql import columns_of
 from anabranch.query.views.catalogue import views
 from anabranch.query.views.scanning import names
 from schemas.tables.rows import TABLES
@@ -73,6 +73,8 @@ class LakeCompleter(Completer):
         word = document.get_word_before_cursor()
         if not word.strip() and not complete_event.completion_requested:
             return
+        from anabranch.query.sql import columns_of
+
         sources = [*TABLES, *views()]
         used = names(document.text) & set(sources)
         columns = dict.fromkeys(column for name in sorted(used) for column in columns_of(name))

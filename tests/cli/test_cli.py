@@ -73,8 +73,10 @@ def test_nearest_name_says_its_group():
 
 
 @pytest.mark.process
-def test_help_loads_no_models():
-    ask = (
-        "import sys, anabranch.cli.main; print([one for one in ('pydantic', 'pyarrow', 'numpy') if one in sys.modules])"
-    )
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [("anabranch.cli.main", ("pydantic", "pyarrow", "numpy")), ("anabranch.cli.sql_prompt", ("pyarrow", "deltalake"))],
+)
+def test_help_and_prompt_load_no_heavy_modules(module, heavy):
+    ask = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -5,14 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from anabranch.cli.context import Context
-
-if TYPE_CHECKING:
-    from anabranch.query.sql import LakeSql
 
 OUTPUTS = ("table", "json", "csv", "parquet")
 
@@ -48,8 +44,6 @@ def sql_command(
 
     The SQL is DataFusion's. Instants are UTC. Nothing can be changed. More questions: docs/sql.md.
     """
-    from anabranch.query.sql import LakeSql
-
     if wants_views:
         click.echo(_describe_table(statement) if statement else _listed())
         return
@@ -63,26 +57,24 @@ def sql_command(
         ask_on(
             lake,
             history,
-            lambda sql: _answer_statement(LakeSql(lake), sql, output, None, limit),
+            lambda sql: _answer_statement(lake, sql, output, None, limit),
             _describe_table,
             _listed,
         )
         return
-    _answer_statement(
-        LakeSql(lake), sys.stdin.read() if statement in (None, "-") else str(statement), output, file, limit
-    )
+    _answer_statement(lake, sys.stdin.read() if statement in (None, "-") else str(statement), output, file, limit)
 
 
-def _answer_statement(lake: LakeSql, statement: str, output: str, file: Path | None, limit: int) -> None:
+def _answer_statement(lake: str, statement: str, output: str, file: Path | None, limit: int) -> None:
     """Print or write the answer; raise `ClickException`."""
     from deltalake.exceptions import DeltaError
 
     from anabranch.cli.answers import write_answer
-    from anabranch.query.sql import SqlError
+    from anabranch.query.sql import LakeSql, SqlError
 
     begun = time.monotonic()
     try:
-        rows = write_answer(lake.ask(statement), output, file, limit)
+        rows = write_answer(LakeSql(lake).ask(statement), output, file, limit)
     except SqlError as error:
         raise click.ClickException(str(error)) from None
     except BrokenPipeError:
