@@ -1,4 +1,4 @@
-"""A run in plain sentences: what became of each topic and why, what was undone, and which alerts fired.
+"""A run in plain sentences: actions on each topic and why, reversals, and alerts.
 
 Stage: the end of `anabranch run --local`, beside `anabranch.history.balance`.
 """
@@ -26,7 +26,7 @@ _ONE_KEY = frozenset({Gate.ONE_HOT_KEY.value, Gate.UNSPLITTABLE.value})
 
 
 def tell_run(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> list[str]:
-    """Return the run from `started_at` to `stopped_at` (aware instants) as sentences, one for each topic first."""
+    """Return the run from `started_at` to `stopped_at` (aware instants) as sentences, topics first."""
     applied = _applied(lake, started_at, stopped_at)
     holds = [row for row in lake.rows(HOLDS) if started_at <= row["since"] <= stopped_at]
     sizes = _segment_counts(lake.rows(EVENTS))
