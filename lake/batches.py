@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
+from functools import reduce
+from operator import and_
 
 import numpy as np
 import pyarrow as pa
@@ -87,13 +89,16 @@ def _days(
     if delta is None:
         return
     named = pa.table(delta.get_add_actions(flatten=True))[f"partition.{PARTITION}"].unique().to_pylist()
-    dataset, asked = dataset_of(delta), list(dict.fromkeys((*columns, "batch_at")))
+    at, asked = pc.field("batch_at"), list(dict.fromkeys((*columns, "batch_at")))
+    bounds = [
+        *(() if since is None else [at >= pa.scalar(since)]),
+        *(() if until is None else [at <= pa.scalar(until)]),
+    ]
+    dataset = dataset_of(delta, reduce(and_, bounds) if bounds else None)
     for day in sorted((date.fromisoformat(str(name)) for name in named), reverse=is_newest_first):
         if (since is not None and day < since.date()) or (until is not None and day > until.date()):
             continue
-        where = pc.field(PARTITION) == pa.scalar(day)
-        where = where if since is None else where & (pc.field("batch_at") >= pa.scalar(since))
-        where = where if until is None else where & (pc.field("batch_at") <= pa.scalar(until))
+        where = reduce(and_, bounds, pc.field(PARTITION) == pa.scalar(day))
         yield dataset.to_table(columns=asked, filter=where).select(list(columns)).cast(_schema(columns))
 
 

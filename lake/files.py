@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
+from lake.pruning import files_with_guarantees
 from lake.statistics import Statistics
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import Table
@@ -254,13 +255,24 @@ def read_table(delta: DeltaTable, columns: Sequence[str] | None = None, filters:
 
     Raises `DeltaError`, or `OSError` when a file cannot be read.
     """
+    where = None if filters is None else pq.filters_to_expression(filters)
     chosen = None if columns is None else list(columns)
-    return delta.to_pyarrow_table(columns=chosen, filters=filters, filesystem=_filesystem(delta))
+    return dataset_of(delta, where).to_table(columns=chosen, filter=where)
 
 
-def dataset_of(delta: DeltaTable) -> Dataset:
-    """Return a dataset of the table's files, none of them read yet; paths are within the table's folder."""
-    return delta.to_pyarrow_dataset(filesystem=_filesystem(delta))
+def dataset_of(delta: DeltaTable, where: pc.Expression | None = None) -> Dataset:
+    """Return a dataset of the table's files, none of them read yet; paths are within the table's folder.
+
+    `where`: the condition that its reader will have; files that cannot fulfil it are not opened then.
+    """
+    from pyarrow.dataset import FileSystemDataset
+
+    empty = delta.to_pyarrow_dataset(filesystem=_filesystem(delta), file_pruning_predicate="false")
+    fragments = [
+        empty.format.make_fragment(path, filesystem=empty.filesystem, partition_expression=guarantee)
+        for path, guarantee in files_with_guarantees(delta, where)
+    ]
+    return FileSystemDataset(fragments, empty.schema, empty.format, empty.filesystem)
 
 
 def _filesystem(delta: DeltaTable) -> FileSystem | None:

@@ -6,7 +6,6 @@ Never used in a forked child, in which delta-rs' runtime hangs; processes are sp
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from lake.files import PARTITION, WrittenFile, dataset_of, modified_now, read_table, rows_of, table_path
+from lake.pruning import columns_in
 from schemas.settings.root import SettingsError
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import TABLES, Table
@@ -131,9 +131,8 @@ def stream_columns(
     whole = arrow_schema(table.row)
     schema = pa.schema([whole.field(name) for name in columns])
     # A superset of the columns in the condition is harmless.
-    asked = [name for name in whole.names if where is not None and re.search(rf"\b{name}\b", str(where))]
-    needed = list(dict.fromkeys((*columns, *asked)))
-    dataset = dataset_of(delta)
+    needed = list(dict.fromkeys((*columns, *columns_in(where, whole.names))))
+    dataset = dataset_of(delta, where)
     for fragment in dataset.get_fragments(where):
         groups = fragment if where is None else fragment.subset(where, dataset.schema)
         if not groups.row_groups:
