@@ -63,6 +63,8 @@ RECORDED_BY = {
 """The column by which a row was on record, of each table."""
 _CONFIG = {
     "datafusion.execution.collect_statistics": "false",
+    # The check of a statement needs no more: the physical plan takes most of the time.
+    "datafusion.explain.logical_plan_only": "true",
     # As in SQL: names that are not quoted are read in lower case.
     "datafusion.sql_parser.enable_ident_normalization": "true",
 }
@@ -126,6 +128,8 @@ class LakeSql:
                 self._known.add(view.name)
         self._make_known(mentioned & set(TABLES))
         self._check_plan(written, mentioned)
+        if _EXPLAINING.match(written):
+            self._engine.execute("SET datafusion.explain.logical_plan_only = false")
         return _plain(self._run(written, mentioned))
 
     def _check_plan(self, sql: str, mentioned: Iterable[str]) -> None:
