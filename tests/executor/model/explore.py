@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass
 
 from tests.executor.model.rules import Rules
@@ -43,27 +42,28 @@ def explore(rules: Rules, liveness: bool = True, seek: str = "") -> Explored:
     """
     begun = time.process_time()
     first = State(rules.faults)
-    parents: dict[State, tuple[State, Step] | None] = {first: None}
-    reverse: dict[State, list[State]] = {}
-    depths = {first: 0}
-    queue, transitions = deque([first]), 0
-    while queue:
-        state = queue.popleft()
+    # States are hashed once per transition: everything else goes by their numbers, in the order of discovery.
+    numbers, states = {first: 0}, [first]
+    parents: list[tuple[int, Step] | None] = [None]
+    depths, reverse, transitions = [0], [list[int]()], 0
+    for number, state in enumerate(states):
         for step, after, broken, fault in steps(state, rules):
             transitions += 1
             if broken and seek in broken:
-                trace = (*_history(parents, state), step)
+                trace = (*_history(parents, number), step)
                 seconds = time.process_time() - begun
-                found = Counterexample(broken, trace)
-                return Explored(len(parents), transitions, depths[state] + 1, seconds, found, None)
+                counterexample = Counterexample(broken, trace)
+                return Explored(len(states), transitions, depths[number] + 1, seconds, counterexample, None)
+            reached = numbers.setdefault(after, len(states))
+            if reached == len(states):
+                states.append(after)
+                parents.append((number, step))
+                depths.append(depths[number] + 1)
+                reverse.append([])
             if liveness and not fault:
-                reverse.setdefault(after, []).append(state)
-            if after not in parents:
-                parents[after] = (state, step)
-                depths[after] = depths[state] + 1
-                queue.append(after)
-    stuck = _stuck(parents, reverse) if liveness else None
-    return Explored(len(parents), transitions, max(depths.values()), time.process_time() - begun, None, stuck)
+                reverse[reached].append(number)
+    stuck = _stuck(states, parents, reverse) if liveness else None
+    return Explored(len(states), transitions, depths[-1], time.process_time() - begun, None, stuck)
 
 
 def broken_rules(rules: Rules) -> set[str]:
@@ -80,29 +80,31 @@ def broken_rules(rules: Rules) -> set[str]:
     return found
 
 
-def _stuck(parents: dict[State, tuple[State, Step] | None], reverse: dict[State, list[State]]) -> Counterexample | None:
+def _stuck(
+    states: list[State], parents: list[tuple[int, Step] | None], reverse: list[list[int]]
+) -> Counterexample | None:
     """A reachable state from which no steps without faults lead to where every decision has ended.
 
     With none of those, and steps that are taken at last if they stay possible, every decision ends.
     """
-    ends = {state for state in parents if is_done(state)}
-    queue = deque(ends)
-    while queue:
-        for before in reverse.get(queue.popleft(), ()):
-            if before not in ends:
-                ends.add(before)
+    queue = [number for number, state in enumerate(states) if is_done(state)]
+    can_end = bytearray(len(states))
+    for number in queue:
+        can_end[number] = True
+    for number in queue:
+        for before in reverse[number]:
+            if not can_end[before]:
+                can_end[before] = True
                 queue.append(before)
-    for state in parents:
-        if state not in ends:
-            return Counterexample(
-                "a decision cannot end any more, or the job never hears of it", _history(parents, state)
-            )
-    return None
+    stuck = can_end.find(False)
+    if stuck < 0:
+        return None
+    return Counterexample("a decision cannot end any more, or the job never hears of it", _history(parents, stuck))
 
 
-def _history(parents: dict[State, tuple[State, Step] | None], state: State) -> tuple[Step, ...]:
+def _history(parents: list[tuple[int, Step] | None], number: int) -> tuple[Step, ...]:
     trace: list[Step] = []
-    while (before := parents[state]) is not None:
-        state, step = before
+    while (parent := parents[number]) is not None:
+        number, step = parent
         trace.append(step)
     return tuple(reversed(trace))
