@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run unit test check bench reset clean lock format schemas
+.PHONY: help setup run unit test soak check lint bench reset clean lock format schemas
 
 help:  ## say what can be made
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,17 +16,23 @@ run: setup  ## the whole system on this machine, with a live screen, until Ctrl-
 unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no process: some minutes (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
-test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
+test: setup lint  ## lint, then all tests (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
-check: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of the lock files, imports of all tests
+soak: setup  ## controllers, ZooKeepers and a Kafka under random faults, with rules checked all the time (ARGS="--minutes 30 --seed 7")
+	@$(BIN)/python -m tests.harness.chaos --kafka $(ARGS)
+
+check: lint  ## lint, then import all tests
+	@$(BIN)/pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || { tail -60 $(VENV)/collected.log; exit 1; }
+	@echo "imports of all tests: clean"
+
+lint: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of the lock files
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports > $(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }
 	@$(BIN)/python -m tests.harness.audit
-	@$(BIN)/pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || { tail -60 $(VENV)/collected.log; exit 1; }
-	@echo "format, lint, types, import contracts, lock files and imports of all tests: clean"
+	@echo "format, lint, types, import contracts and lock files: clean"
 
 bench: setup  ## the benchmarks: tables, JSON and RESULTS.md in benchmarks/
 	@$(BIN)/python -m benchmarks $(ARGS)

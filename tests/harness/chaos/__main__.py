@@ -1,4 +1,4 @@
-"""`python -m tests.harness.chaos --minutes 30 [--seed 1] [--kafka]`: controllers and ZooKeepers under faults.
+"""`python -m tests.harness.chaos --minutes 30 [--seed 7] [--kafka]`: controllers and ZooKeepers under faults.
 
 Runs three controllers on three ZooKeepers.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -28,15 +29,17 @@ from tests.harness.ensemble import ZooKeeperEnsemble
 
 @click.command()
 @click.option("--minutes", type=float, default=1.0, show_default=True, help="How long to run.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of all random choices.")
+@click.option("--seed", type=int, help="Seed of all random choices.  [default: a new one, which is printed]")
 @click.option("--topics", type=int, default=3, show_default=True)
 @click.option("--kafka", is_flag=True, help="With a broker, for segment topics, messages and announcements.")
 @click.option(
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write what was seen to this file, JSON."
 )
-def main(minutes: float, seed: int, topics: int, kafka: bool, record: Path | None) -> None:
+def main(minutes: float, seed: int | None, topics: int, kafka: bool, record: Path | None) -> None:
     """Run random calls and sessions under kill -9, SIGSTOP and cut links, and check continuously."""
     jars = ensure_jars(load_settings(), click.echo)
+    seed = random.randrange(10_000) if seed is None else seed
+    click.echo(f"repeat these choices with --seed {seed}")
     folder = Path(tempfile.mkdtemp(prefix="anabranch-chaos-"))
     with ExitStack() as stack:
         bootstrap = None
