@@ -92,7 +92,6 @@ class Context:
         """
         from schemas.settings.exposure import exposures
 
-        hide_new_files()
         start_logging(part, self.log_level, self.log_format or self.settings.log.format)
         if self.settings.former_warning:
             log.warning("%s", self.settings.former_warning)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from anabranch.cli.context import Context
+from anabranch.cli.context import Context, hide_new_files
 from anabranch.cli.examples import EXAMPLES
 from schemas.printable import printable
 
@@ -209,6 +209,7 @@ def cli(
 
 def main() -> None:
     """Entry point: errors of ours are one line on stderr, never a traceback."""
+    hide_new_files()
     try:
         sys.exit(cli(standalone_mode=False) or 0)
     except click.ClickException as error:

@@ -33,6 +33,7 @@ from anabranch.web.guard import (
     BrowserGuard,
     NotAllowed,
     demand,
+    is_signed_in,
     read_form,
     unproved_form,
 )
@@ -128,7 +129,7 @@ async def _live(request: Request) -> Response:
     """Send server-sent events: `changed` with the version, soon after each commit that affects the page.
 
     The query's `since` is the version that the page was made of. A page made by an earlier start of this process gets
-    an event at once.
+    an event at once. Ends soon after the caller's session or token.
     """
     state, topic = request.app.state, request.query_params.get("topic")
     caller: Caller = request.scope[CALLER]
@@ -148,7 +149,7 @@ async def _live(request: Request) -> Response:
             last_version = int(since) if since.isascii() and since.isdigit() and len(since) < 20 else fleet.version
             last_version = last_version if last_version <= fleet.version else -1
             yield ": here\n\n"
-            while not fleet.is_stopped:
+            while not fleet.is_stopped and is_signed_in(request):
                 newest = await fleet.after(last_version, topic, caller.scope)
                 yield f"event: changed\ndata: {newest}\n\n" if newest > last_version else ": here\n\n"
                 last_version = max(last_version, newest)

@@ -39,8 +39,6 @@ MAX_FORM_BYTES: Final = 65_536
 MAX_WAITING: Final = 64
 """Requests of one token, or without a token of one network, that wait for their turns."""
 MAX_COOKIE_BYTES: Final = 8_192
-UNATTENDED: Final = "/standing"
-"""What an open page asks for by itself: no use that keeps a session alive."""
 _SESSIONS: Final = {
     name: re.compile(rf"(?:\A|; ?){name}=([A-Za-z0-9_-]{{43}})(?:\Z|;)".encode()) for name in (COOKIE, SECURE_COOKIE)
 }
@@ -167,12 +165,22 @@ class BrowserGuard:
             return "", self._access.caller(headers[b"authorization"])
         self._access.follow_file()
         session = _session(self._cookie, headers.get(b"cookie", b""))
-        caller = self._sessions.caller(session, is_use=scope["path"] != UNATTENDED)
+        # What an open page asks for by itself keeps no session alive.
+        caller = self._sessions.caller(session, is_use=_is_navigation(headers))
         # The token may have been removed, or its role lowered, since.
         if caller is not None and not self._access.holds(caller):
             self._sessions.end(session)
             return "", None
         return session, caller
+
+
+def is_signed_in(request: Request) -> bool:
+    """Tell if the caller's token is still valid, and its session, if any, has not ended."""
+    access: Access = request.app.state.access
+    access.follow_file()
+    session: str = request.scope[SESSION]
+    sessions: BrowserSessions = request.app.state.sessions
+    return access.holds(request.scope[CALLER]) and (not session or sessions.caller(session, is_use=False) is not None)
 
 
 def allows(request: Request, role: Role, topic: str | None = None, namespace: str = "") -> bool:
@@ -229,8 +237,14 @@ def _session(cookie: str, header: bytes) -> str:
 
 def _sign_in(scope: Scope) -> Response:
     headers = dict(scope["headers"])
-    if scope["method"] != "GET" or b"text/html" not in headers.get(b"accept", b"") or b"hx-request" in headers:
+    if scope["method"] != "GET" or not _is_navigation(headers):
         reason = "this needs a token: sign in, or send the header Authorization: Bearer <token>"
-        return PlainTextResponse(reason, 401, {"WWW-Authenticate": "Bearer"})
+        # An open page loads itself again, and so comes to the form for signing in.
+        return PlainTextResponse(reason, 401, {"WWW-Authenticate": "Bearer", "HX-Refresh": "true"})
     asked = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
     return RedirectResponse(f"/sign-in?next={quote(asked, safe='')}", 303)
+
+
+def _is_navigation(headers: dict[bytes, bytes]) -> bool:
+    """Tell if a person loads a page or sends a form, rather than a script of an open page."""
+    return b"text/html" in headers.get(b"accept", b"") and b"hx-request" not in headers

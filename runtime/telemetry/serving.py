@@ -150,20 +150,26 @@ def metrics_app(
         if scope["type"] != "http":
             return
         refusal = refusal_of(scope, names, LIMITS.head_bytes)
+        probe = probes.get(scope["path"]) if refusal is None else None
         is_known = refusal is None and is_loopback(scope["client"][0])
         if is_known:
             refusal = trusted_refusal(scope, "this machine")
             is_known = refusal is None
+        # Without the body, which the app for metrics would wait for, and its turn with it.
+        receive = replay_body(b"", receive)
+        if probe is not None:
+            # It waits for nobody else, however many connections and requests there are.
+            if not is_known:
+                await anonymous.probe(scope)
+            fault = await _run_probe(probe)
+            await PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)(scope, receive, send)
+            return
         try:
             async with anonymous.turn(scope, is_paced=not is_known) as turn:
                 answer: ASGIApp = scrape
                 if refusal is not None:
                     answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status, refusal.headers)
-                elif (probe := probes.get(scope["path"])) is not None:
-                    fault = await _run_probe(probe)
-                    answer = PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)
-                # Without the body, which the app for metrics would wait for, and its turn with it.
-                await answer(scope, replay_body(b"", receive), end_turn(turn, send))
+                await answer(scope, receive, end_turn(turn, send))
         except TooManyCalls as error:
             await PlainTextResponse(str(error), 429)(scope, receive, send)
 

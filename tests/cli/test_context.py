@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,11 @@ def test_new_files_are_hidden_from_others(before, after):
         assert os.umask(own) == after
     finally:
         os.umask(own)
+
+
+@pytest.mark.process
+def test_commands_hide_the_files_that_they_make(tmp_path):
+    command = [sys.executable, "-m", "anabranch", "--home", str(tmp_path), "lake", "create"]
+    subprocess.run(command, check=True, umask=0o022)
+    modes = {stat.S_IMODE(file.stat().st_mode) & 0o077 for file in tmp_path.rglob("*")}
+    assert modes == {0}

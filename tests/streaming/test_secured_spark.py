@@ -32,11 +32,12 @@ from schemas.kafka.connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.kafka.topics import BUNDLE_TOPICS, CONSUMER_EVENTS, CONTROL_EVENTS, KAFKA_TOPICS, SEGMENT_STATS
 from schemas.metadata import HashRange
 from schemas.settings.root import Settings, load_settings
-from schemas.tables.rows import OUTCOMES
+from schemas.tables.rows import EVENTS, OUTCOMES
 from tests import tls
+from tests.engine.balancers import skewed
 from tests.kafka_acls import grant
 from tests.secured_broker import MECHANISM, USERS, SecuredBroker, password_of
-from tests.streaming.jobs import SessionJob, rows
+from tests.streaming.jobs import SessionJob, now_ms, rows
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -73,6 +74,9 @@ class House:
             f'certificate = "{tls.certificate("server")}"\nkey = "{tls.key("server")}"\nsegments = "kafka"\n'
             f'database = "{folder}/layouts.db"\nsnapshot_seconds = 1\n[executor]\nmode = "act"\n'
         )
+
+    def enable_bundles(self) -> None:
+        self._common.write_text(f"{self._common.read_text()}[bundles]\nenabled = true\n")
 
     def files(self, user: str) -> list[Path]:
         """Of a part that logs in as `user`, with its password in a file."""
@@ -127,6 +131,24 @@ def test_secured_split_leaves_no_password(spark, secured, tmp_path, run):
     for secret in map(password_of, USERS):
         assert not [text for text in (*plans, *lines) if secret in text]
         assert not [text for text in written if secret.encode() in text]
+
+
+def test_secured_job_reads_bundles_of_permitted_reporters(spark, secured, tmp_path):
+    house = House(tmp_path, secured)
+    house.enable_bundles()
+    create_lake(f"{tmp_path}/lake")
+    settings, told = house.by_environment("job"), []
+    sender = Producer(secured.connection_of("reporter").librdkafka())
+    for message in skewed(now_ms()):
+        sender.produce(message.source, message.value, message.key, on_delivery=lambda error, _: told.append(error))
+    sender.flush(30)
+    assert set(told) == {None}
+    job = SessionJob(spark, settings)
+    try:
+        wanted = {topic.name for topic in BUNDLE_TOPICS}
+        wait_until(lambda: job.failure or wanted <= {row["kafka_topic"] for row in rows(settings, EVENTS)}, 120)
+    finally:
+        job.stop()
 
 
 def argument_lists() -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
@@ -184,6 +185,36 @@ def test_session_ends_when_it_is_not_used():
     assert sessions.caller(used) == ann
     now = IDLE_SECONDS + 1
     assert (sessions.caller(used), sessions.caller(left)) == (ann, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/", {"hx_request": "true"}),
+        ("/standing", {"hx_request": "true"}),
+        ("/fleet/trend", {"accept": "*/*"}),
+        ("/topic/loads?name=" + ORDERS, {"accept": "*/*"}),
+    ],
+)
+def test_page_left_open_keeps_no_session_alive(lake, tokens, monkeypatch, path, headers):
+    now = 0.0
+    monkeypatch.setattr("anabranch.web.app.BrowserSessions", partial(BrowserSessions, lambda: now))
+    found = signed_in(lake, tokens)
+    now = IDLE_SECONDS - 1
+    assert found.get(path, **headers).status_code == 200
+    now = IDLE_SECONDS + 1
+    refused = found.get(path, **headers)
+    assert (refused.status_code, refused.headers["hx-refresh"]) == (401, "true")
+    assert found.get("/").status_code == 303
+
+
+def test_loaded_page_keeps_its_session_alive(lake, tokens, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("anabranch.web.app.BrowserSessions", partial(BrowserSessions, lambda: now))
+    found = signed_in(lake, tokens)
+    for _ in range(3):
+        now += IDLE_SECONDS - 1
+        assert found.get("/").status_code == 200
 
 
 def test_signing_in_ends_no_session_of_others():

@@ -10,7 +10,9 @@ import sys
 import httpx
 import pytest
 
+from anabranch.auth.tokens import remove_token
 from tests.local.lake import layout_event, layout_json, write
+from tests.runtime.listener.edges import running
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -52,6 +54,17 @@ def test_server_tells_address_and_changes_and_ends(tmp_path):
                 assert process.wait(20) == 0
         finally:
             process.kill()
+
+
+def test_live_stream_ends_with_its_token(tmp_path):
+    with running("page", tmp_path) as edge:
+        headers = {"authorization": f"Bearer {edge.token}"}
+        with httpx.stream("GET", f"http://127.0.0.1:{edge.port}/live", headers=headers, timeout=30) as live:
+            lines = live.iter_lines()
+            assert next(lines) == ": here"
+            remove_token(tmp_path / "tokens", "ann")
+            write(str(tmp_path / "lake"), layout_event(layout_json((0, 0, 0xFFFF)), 0))
+            assert [line for line in lines if line.startswith("event")] == ["event: changed"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
@@ -31,6 +32,8 @@ def setup(context: Context, quiet: bool, pulsar: bool) -> None:
     def say(line: str) -> None:
         click.echo(line, err=True)
 
+    # Jars are public, and in an image other accounts use them.
+    os.umask(0o022)
     try:
         jars = ensure_jars(context.settings, say)
         if pulsar:

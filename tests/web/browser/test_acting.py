@@ -10,11 +10,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from anabranch.auth.tokens import add_token
+from anabranch.web.sessions import IDLE_SECONDS, BrowserSessions
 from decisions.topic.layout import SegmentLayout
 from lake.brakes import BrakeReader
 from tests.engine.records import layout, stats, tick
+from tests.local.lake import layout_event, layout_json, write
 from tests.query.views.recorded import ORDERS
+from tests.runtime.listener.edges import running
 from tests.waiting import wait_until
+from tests.web.browser.chromium import Look
 from tests.web.browser.test_pages import Growing, decided
 
 pytestmark = pytest.mark.browser
@@ -53,6 +57,21 @@ def test_decision_approved_by_two_clicks(look, undecided):
     assert (act.kind, act.decision_id, act.reason) == ("approve", identity, "looks right")
     page.until("approved")
     assert page.said() == []
+
+
+def test_open_page_ends_with_its_session(browser, tmp_path, monkeypatch):
+    """The page asks for itself at the last moment of the session, which is no use of it."""
+    now = 0.0
+    monkeypatch.setattr("anabranch.web.app.BrowserSessions", partial(BrowserSessions, lambda: now))
+    with running("page", tmp_path) as edge:
+        page = Look(browser, f"http://127.0.0.1:{edge.port}")
+        sign_in(page, edge.token)
+        now = IDLE_SECONDS - 1
+        write(str(tmp_path / "lake"), layout_event(layout_json((0, 0, 0xFFFF)), 0))
+        page.until("orders")
+        now = IDLE_SECONDS + 1
+        page.until("Sign in", "h1")
+        browser.get("about:blank")
 
 
 def test_browser_asks_for_missing_reason(look, undecided):
