@@ -137,7 +137,13 @@ def metrics_app(
     from starlette.responses import PlainTextResponse
     from starlette.types import Receive, Scope, Send
 
-    from runtime.listener.anonymous import AnonymousClients, end_turn, refusal_of, trusted_refusal
+    from runtime.listener.anonymous import (
+        AnonymousClients,
+        ConnectionRefusal,
+        end_turn,
+        refusal_of,
+        trusted_refusal,
+    )
     from runtime.listener.bodies import replay_body
     from runtime.listener.fair_queue import TooManyCalls, Turns
     from runtime.listener.names import NodeNames
@@ -155,6 +161,9 @@ def metrics_app(
         if is_known:
             refusal = trusted_refusal(scope, "this machine")
             is_known = refusal is None
+        if refusal is None and scope["method"] not in ("GET", "HEAD"):
+            # An answer of 200 to CONNECT would be the end of HTTP.
+            probe, refusal = None, ConnectionRefusal(405, "GET and HEAD only")
         # Without the body, which the app for metrics would wait for, and its turn with it.
         receive = replay_body(b"", receive)
         if probe is not None:

@@ -134,6 +134,7 @@ def test_large_head_is_refused_unparsed(
         b"GET /%" + b"25" * 7_000 + b" HTTP/1.1",
         b"GET /" + b"%ff" * 4_000 + b" HTTP/1.1",
         b"PRI * HTTP/2.0",
+        b"CONNECT evil.example:80 HTTP/1.1",
         b"GET /healthz HTTP/1.1\r\nX:" + b" \t" * 8_000 + b"\0",
         b"POST /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX:" + b" \t" * 30_000 + b"\0",
     ],
