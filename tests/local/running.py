@@ -46,9 +46,7 @@ class Run:
         command = [sys.executable, "-m", "anabranch", *arguments]
         if on_terminal:
             ours, its = pty.openpty()
-            self.process = subprocess.Popen(
-                command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=its, stderr=its, umask=0o022
-            )
+            self.process = subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=its, stderr=its)
             os.close(its)
             threading.Thread(target=self._keep_output, args=(ours,), daemon=True).start()
             return
@@ -59,7 +57,6 @@ class Run:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                umask=0o022,
             )
 
     def _keep_output(self, terminal: int) -> None:

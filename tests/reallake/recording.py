@@ -64,8 +64,6 @@ class Recording:
     policy_changed_at: float = 0.0
     deleted_at: float = 0.0
     left_running: list[int] = field(default_factory=list)
-    open_to_others: list[str] = field(default_factory=list)
-    """Files and folders of the run, started with umask 022, that other accounts may read."""
 
     @property
     def lake(self) -> str:
@@ -140,16 +138,10 @@ def record(folder: Path) -> Recording:
         observer.join()
         observer.read_journal()
         recording.left_running = [pid for session in sessions.values() for pid in session_members(session)]
-        recording.open_to_others = [str(file) for file in run.folder.rglob("*") if not _is_hidden(file)]
     finally:
         end(run)
     recording.save()
     return recording
-
-
-def _is_hidden(file: Path) -> bool:
-    """Whether other accounts cannot read a file; those of the test itself count as such."""
-    return file.name in ("overlay.toml", "out.log") or file.is_symlink() or not file.stat().st_mode & 0o007
 
 
 def _happen(recording: Recording, run: Run) -> None:

@@ -33,10 +33,6 @@ def test_run_ends_cleanly_after_every_kill(real_lake):
     assert report["integrity"]["kafka"]["lag"] == 0
 
 
-def test_files_of_a_run_are_hidden_from_others(real_lake):
-    assert real_lake.open_to_others == []
-
-
 def test_clients_never_see_a_torn_layout(real_lake):
     assert real_lake.layouts_seen > 100
     assert real_lake.torn == []
