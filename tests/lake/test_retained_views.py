@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 
@@ -13,8 +14,8 @@ from anabranch.query.sql import LakeSql
 from lake import retention_filter
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
-from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES
-from tests.local.lake import at, batch, consumer_event, decision, event, layout_json, millis, outcome, write
+from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES, SEGMENT_LOAD
+from tests.local.lake import at, batch, consumer_event, decision, event, layout_json, load, millis, outcome, write
 
 DAY = date(2026, 11, 21)
 MIDNIGHT = 43_200
@@ -137,3 +138,31 @@ def test_windows_that_reach_back_over_the_cut_stay(tmp_path):
     assert forget_rows(lake, DECISIONS, DAY, is_dry_run=False).rows == 1
     assert forget_rows(lake, OUTCOMES, DAY, is_dry_run=False).rows == 1
     assert health() == before
+
+
+def test_time_over_threshold_unknown_behind_the_cut(tmp_path):
+    """Segment 0 is over its threshold since long before the cut; the others since a load that stays."""
+    lake, split_at = str(tmp_path), MIDNIGHT + 600
+    ready(lake)
+    inputs = json.dumps({"policy": {"splitMsgRateInThreshold": 10_000.0}}, separators=(",", ":"))
+    write(
+        lake,
+        *(load(segment, 5_000.0, 100 + segment) for segment in (0, 1)),
+        *(load(0, rate, seconds) for rate, seconds in ((20_000.0, 200), (25_000.0, 300))),
+        *(load(segment, 30_000.0, MIDNIGHT + 60 + segment) for segment in (0, 1)),
+        load(2, 30_000.0, MIDNIGHT + 90).model_copy(update={"cause": "first"}),
+        *(
+            decision(split_at, segment, reason="msgRateIn", arguments=f'{{"segments":[{segment}]}}', inputs=inputs)
+            for segment in (0, 1, 2)
+        ),
+    )
+
+    def since():
+        rows = LakeSql(lake).ask("SELECT * FROM over_threshold ORDER BY segment_id").read_all().to_pylist()
+        assert {row["rate"] for row in rows} == {30_000.0}
+        assert all(row["seconds_over"] is None for row in rows if row["over_since"] is None)
+        return [row["over_since"] for row in rows]
+
+    assert since() == [at(200), at(MIDNIGHT + 61), at(MIDNIGHT + 90)]
+    assert forget_rows(lake, SEGMENT_LOAD, DAY, is_dry_run=False).rows == 2
+    assert since() == [None, at(MIDNIGHT + 61), at(MIDNIGHT + 90)]

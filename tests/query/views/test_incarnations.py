@@ -138,7 +138,8 @@ def test_time_over_threshold_without_events(created, tmp_path):
     create_lake(lake)
     segment = {"segmentId": 0, "createdAtMs": millis(created) if created else 0}
     inputs = {"policy": {"splitMsgRateInThreshold": 10_000.0}, "layout": {"segments": {"0": segment}}}
-    rates = [load(0, 30_000.0, 50), load(0, 20_000.0, 110), load(0, 25_000.0, 115)]
-    write(lake, *rates, decision(120, inputs=json.dumps(inputs, separators=(",", ":"))))
+    rates = [load(0, 30_000.0, 50), load(0, 20_000.0, 110)]
+    first = [rate.model_copy(update={"cause": "first"}) for rate in rates]
+    write(lake, *first, load(0, 25_000.0, 115), decision(120, inputs=json.dumps(inputs, separators=(",", ":"))))
     (row,) = LakeSql(lake).ask("SELECT over_since, rate FROM over_threshold").read_all().to_pylist()
     assert row == {"over_since": at(110 if created else 50), "rate": 25_000.0}

@@ -56,6 +56,10 @@ def test_time_over_threshold_matches_single_loads(tmp_path):
         )
         for number, (topic, segment) in enumerate(known * 12)
     ]
+    loads.sort(key=lambda row: (row.accepted_at, row.kafka_partition, row.kafka_offset))
+    for topic, segment in known:
+        index = next(i for i, row in enumerate(loads) if (row.topic, row.segment_id) == (topic, segment))
+        loads[index] = loads[index].model_copy(update={"cause": "first"})
     asked_for = [(*one, reason) for one in [*known, ("topic://a/b/d", 9)] for reason in REASONS] * 8
     splits = [
         decision(

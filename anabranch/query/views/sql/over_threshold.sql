@@ -1,13 +1,13 @@
 -- How long a segment was over its threshold before it was split: the rate that the split by load names, by what is on
 -- record of it.
--- version: 3
+-- version: 4
 -- decision_id string: The split.
 -- topic string: The topic.
 -- segment_id bigint: The segment.
 -- reason string: The rate that was over its threshold.
 -- threshold double: The threshold, a second.
 -- rate double: The newest rate on record when it was decided.
--- over_since timestamp: Time of the batch that took in the first rate over the threshold after the last one that was not.
+-- over_since timestamp: Time of the batch that took in the first rate over the threshold after the last one that was not; null: earlier loads were removed (`lake retain`).
 -- decided_at timestamp: When the split was decided.
 -- ended_at timestamp: When that decision ended, however; null: it is open.
 -- seconds_over double: From `over_since` to `decided_at`.
@@ -54,7 +54,7 @@ WITH all_splits AS (
   SELECT s.*, c.calm_at
   FROM splits s JOIN last_calm c ON c.subject = s.subject AND c.decision_id = s.decision_id
 ), rates AS (
-  SELECT s.subject, s.decision_id, l.accepted_at, s.threshold,
+  SELECT s.subject, s.decision_id, l.accepted_at, l.cause, s.threshold,
          row_number() OVER (
            PARTITION BY s.subject, s.decision_id
            ORDER BY l.accepted_at DESC, l.kafka_partition DESC, l.kafka_offset DESC) AS place,
@@ -70,11 +70,14 @@ WITH all_splits AS (
     AND (s.created_micros IS NULL OR $micros(l.accepted_at) >= s.created_micros)
     AND (s.calm_at IS NULL OR l.accepted_at >= s.calm_at)
 ), calm AS (
-  SELECT subject, decision_id, accepted_at, rate, place,
+  SELECT subject, decision_id, accepted_at, cause, rate, place,
          min(CASE WHEN rate <= threshold THEN place END) OVER (PARTITION BY subject, decision_id) AS calm_place
   FROM rates
 ), hot AS (
-  SELECT subject, decision_id, min(accepted_at) AS over_since, max(CASE WHEN place = 1 THEN rate END) AS rate
+  -- Known if a load below the threshold came before, or if the segment's record begins with these loads.
+  SELECT subject, decision_id, max(CASE WHEN place = 1 THEN rate END) AS rate,
+         CASE WHEN max(calm_place) IS NOT NULL OR sum(CASE WHEN cause = 'first' THEN 1 ELSE 0 END) > 0
+              THEN min(accepted_at) END AS over_since
   FROM calm
   WHERE calm_place IS NULL OR place < calm_place
   GROUP BY subject, decision_id
