@@ -354,6 +354,26 @@ def test_condition_ends_with_the_broker_it_is_about(cluster):
         wait_until(lambda: not running.status.troubles)
 
 
+@pytest.mark.parametrize(
+    ("path", "about", "end"),
+    [
+        ("namespaces/gone/a/scalableTopicAutoScalePolicy", "policy gone/a", lambda c: c.tenants.update(gone=[])),
+        ("namespaces/gone", "namespaces gone", lambda c: c.tenants.pop("gone")),
+        ("brokers/configuration/runtime", "settings", lambda c: setattr(c, "listed", [c.brokers[0].name])),
+    ],
+    ids=["namespace", "tenant", "broker"],
+)
+def test_condition_ends_with_what_was_asked_about(path, about, end, cluster):
+    cluster.tenants["gone"] = ["gone/a"]
+    for broker in cluster.brokers[1 if about == "settings" else 0 :]:
+        broker.faulty = path.partition("/")[0]
+        broker.fault = lambda handler, body: handler.send(500 if handler.path.endswith(path) else 200, body)
+    with collecting(cluster, load_seconds=0.0) as running:
+        wait_until(lambda: any(trouble.startswith(about) for trouble in running.status.troubles))
+        end(cluster)
+        wait_until(lambda: not running.status.troubles)
+
+
 def test_odd_broker_and_topic_lists_stop_nothing(cluster):
     cluster.listed = [cluster.brokers[0].name, "", "a b", "x:99999", "http://10.0.0.1:1", cluster.brokers[1].name]
     cluster.topics["topic://acme/shop/with space"] = cluster.topics[T]
