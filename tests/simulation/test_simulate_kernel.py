@@ -226,22 +226,34 @@ def test_delayed_actions_match_job_engine(seed, tick_ms, delay_steps):
     _same(*_drawn(seed), tick_ms, delay_steps)
 
 
+def _delayed_splits(outages=()):
+    """Return the splits of one segment of 2,500/s at 1,000/s each, with a cooldown of 30 s, and done 40 s late."""
+    rates = np.full((1, 1, 4), [2_500.0, 0.0, 0.0, 0.0])
+    timeline = Timeline(np.array([0, HASH_SPACE]), rates, np.array([NOW]), np.array([0]))
+    limits = {"splitMsgRateInThreshold": 1_000.0, "mergeMsgRateInThreshold": 100.0, "splitCooldownSeconds": 30}
+    policy = ConfiguredPolicy("pip-483", AutoScalePolicyOverride.model_validate(limits).to_json())
+    source = Drawn([timeline], [SegmentLayout.create(1, NOW)], 60)
+    return simulate(source, {"late": policy}, delay_ms=40_000, outages=outages)["late"]
+
+
 def test_delayed_splits_follow_each_other_after_cooldown():
     """By hand: 2,500/s need four segments, one split after the other.
 
     The first is decided at 0 s and done at 40 s, and its cooldown ends at 70 s; the second is done at 110 s, the third
     at 180 s.
     """
-    rates = np.full((1, 1, 4), [2_500.0, 0.0, 0.0, 0.0])
-    timeline = Timeline(np.array([0, HASH_SPACE]), rates, np.array([NOW]), np.array([0]))
-    limits = {"splitMsgRateInThreshold": 1_000.0, "mergeMsgRateInThreshold": 100.0, "splitCooldownSeconds": 30}
-    policy = ConfiguredPolicy("pip-483", AutoScalePolicyOverride.model_validate(limits).to_json())
-    source = Drawn([timeline], [SegmentLayout.create(1, NOW)], 60)
-    found = simulate(source, {"late": policy}, delay_ms=40_000)["late"]
+    found = _delayed_splits()
     assert ((found.actions.at - NOW) // 1000).tolist() == [0, 70, 140]
     assert found.actions.segment.tolist() == [0, 1, 2]
     assert (found.over_ms[0], found.splits[0], found.merges[0]) == (180_000, 3, 0)
     assert found.segment_ms[0] == 1_000 * (1 * 40 + 2 * 70 + 3 * 70 + 4 * 420)
+
+
+def test_nothing_is_decided_in_an_outage():
+    """The second split would be decided at 70 s: it waits for the tick at 300 s. The first is done at 40 s anyway."""
+    found = _delayed_splits(outages=[(NOW + 20_000, NOW + 300_000), (NOW + 400_000, NOW + 410_000)])
+    assert ((found.actions.at - NOW) // 1000).tolist() == [0, 300, 370]
+    assert found.segment_ms[0] == 1_000 * (1 * 40 + 2 * 300 + 3 * 70 + 4 * 190)
 
 
 @given(st.integers(0, 2**32 - 1))

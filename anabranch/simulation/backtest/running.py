@@ -205,6 +205,7 @@ def simulated(
                 tick_ms=history.tick_ms,
                 change_threshold=history.change_threshold,
                 delay_ms=history.delay_ms,
+                outages=[(begin - history.phase_ms, end - history.phase_ms) for begin, end in history.outages],
                 counted_from=source.counted_from,
             ),
         )

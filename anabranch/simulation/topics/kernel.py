@@ -146,15 +146,18 @@ class Kernel:
         tick_ms: int,
         change_threshold: float,
         delay_steps: int = 1,
+        outages: Sequence[tuple[int, int]] = (),
     ) -> None:
         """`layouts` by topic; `yardstick`: the four rates that a segment of each row can carry, rows x 4.
 
-        `delay_steps`: from a decision to its application.
+        `delay_steps`: from a decision to its application. `outages`: intervals in which the job is down and decides
+        nothing, ascending.
         """
         count = len(topic)
         self._topic, self._limits, self._yardstick, self._tally = topic, limits, yardstick, tally
         self._began_at, self._step_ms, self._tick_ms, self._threshold = began_at, step_ms, tick_ms, change_threshold
         self._delay_steps = delay_steps
+        self._outages = np.array(outages, np.int64).reshape(-1, 2)
         self._next = np.full((5, count), NO_STEP, np.int64)
         self._next[APPLY] = 0
         self._count = np.array([len(layouts[index].active) for index in topic.tolist()])
@@ -570,6 +573,8 @@ class Kernel:
             settled_at=self._settled_at(rows[owner], ints),
         )
         situation = WaitSituation(self._limits, topics, shown)
+        is_up = self._is_up(now)
+        is_tick, is_extra, by_event = is_tick & is_up, is_extra & is_up, by_event & is_up
         by_tick = is_tick | is_extra
         by_consumers = by_event & ~by_tick & situation.demand
         may_act = (by_tick & (situation.may_split | situation.may_merge)) | (by_consumers & situation.may_split)
@@ -605,6 +610,12 @@ class Kernel:
         )
         meanwhile = np.where(self._may_split_meanwhile(rows) & situation.may_split, following, NO_STEP)
         self._next[TICK, rows] = np.where(self._open[rows] == _IDLE, tick, meanwhile)
+
+    def _is_up(self, now: Ints) -> Bools:
+        """Return the rows for whose instant the job is not down."""
+        begins, ends = self._outages.T
+        is_up: Bools = np.searchsorted(begins, now, "left") == np.searchsorted(ends, now, "right")
+        return is_up
 
     def _may_split_meanwhile(self, rows: Ints) -> Bools:
         """Return the rows in flight that `decide` has to see (`TopicSnapshot.may_split_meanwhile`)."""

@@ -37,6 +37,7 @@ class _Job(NamedTuple):
     tick_ms: int
     change_threshold: float
     delay_steps: int
+    outages: Sequence[tuple[int, int]]
 
 
 Progress = Callable[[float, float], None]
@@ -51,6 +52,7 @@ def simulate(
     tick_ms: int = TICK_MS,
     change_threshold: float = CHANGE_THRESHOLD,
     delay_ms: int = 0,
+    outages: Sequence[tuple[int, int]] = (),
     counted_from: int | None = None,
     processes: int = 1,
     progress: Progress = lambda *_: None,
@@ -59,11 +61,11 @@ def simulate(
 
     Each topic's own override (in its layout) is laid over all of the policies. `yardstick`: the policy whose split
     thresholds are the capacity of a segment; None: the first one. `tick_ms` and `change_threshold`: the job's.
-    `delay_ms`: from a decision to its layout (`delay_in_steps`). Time before `counted_from`, which is where a window of
-    the source begins, is in `Outcome.actions` and `Outcome.series` only. Topics go in chunks, each through all windows
-    of its time; `processes` share the chunks. `KeyboardInterrupt` ends the run with the topics that are done (see
-    `Outcome.topics`), and passes through when there is none yet. Raises `ValueError` for a demand without topics, or an
-    invalid timeline.
+    `delay_ms`: from a decision to its layout (`delay_in_steps`). `outages`: when the job is down. Time before
+    `counted_from`, which is where a window of the source begins, is in `Outcome.actions` and `Outcome.series` only.
+    Topics go in chunks, each through all windows of its time; `processes` share the chunks. `KeyboardInterrupt` ends
+    the run with the topics that are done (see `Outcome.topics`), and passes through when there is none yet. Raises
+    `ValueError` for a demand without topics, or an invalid timeline.
     """
     if not (count := len(source.topics)):
         raise ValueError("there is no topic in the demand")
@@ -73,7 +75,7 @@ def simulate(
     chunks = [range(first, min(first + size, count)) for first in range(0, count, size)]
     hours = source.steps * source.step_ms / 3_600_000 * len(policies)
     done: list[list[Outcome]] = []
-    job = _Job(tick_ms, change_threshold, delay_in_steps(delay_ms, source.step_ms))
+    job = _Job(tick_ms, change_threshold, delay_in_steps(delay_ms, source.step_ms), outages)
     simulate_chunk = partial(_simulate_chunk, source, list(policies.values()), yardstick, job, counted_from)
     try:
         progress(0.0, count * hours)
