@@ -73,5 +73,5 @@ $(VENV)/.installed: requirements.lock conf/bootstrap.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r conf/bootstrap.lock || { echo "uv could not be installed: is this machine online?"; exit 1; }
 	@echo "installing the packages of requirements.lock …"
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --no-build-isolation --require-hashes -r requirements.lock || { echo "the packages could not be installed: is this machine online? Then run make again"; exit 1; }
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-build-isolation --no-deps -e . || { echo "anabranch itself could not be installed: is this machine online? Then run make again"; exit 1; }
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-build-isolation --no-deps -e . -e clients/python || { echo "anabranch itself could not be installed: is this machine online? Then run make again"; exit 1; }
 	@touch $@

@@ -1,0 +1,89 @@
+"""Settings: those of the controller begin with `anabranch.`, all others go to librdkafka unchanged."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from anabranch_client.errors import ConfigurationError
+
+_PREFIX = "anabranch."
+_NAMES = {
+    "anabranch.controller.url": "urls",
+    "anabranch.controller.token": "token",
+    "anabranch.controller.token.file": "token_file",
+    "anabranch.controller.ssl.ca.location": "ca",
+    "anabranch.controller.ssl.certificate.location": "certificate",
+    "anabranch.controller.ssl.key.location": "key",
+}
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """Addresses of the controller's nodes, and access to them."""
+
+    urls: tuple[str, ...]
+    """`http://HOST:PORT` or `https://HOST:PORT`, tried in this order."""
+    token: str = ""
+    token_file: str = ""
+    """Read at every connection, so that the token can be replaced."""
+    ca: str = ""
+    """File of certificates that prove the controller's identity; empty: the system's."""
+    certificate: str = ""
+    key: str = ""
+
+    def __repr__(self) -> str:
+        return f"ControllerSettings({', '.join(self.urls)})"
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of a request, with the current token. Raises `ConfigurationError`."""
+        token = self.token
+        if self.token_file:
+            try:
+                token = Path(self.token_file).read_text().strip()
+            except OSError as error:
+                raise ConfigurationError(f"anabranch.controller.token.file cannot be read: {error}") from error
+        if not token:
+            return {}
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise ConfigurationError("the controller's token holds characters that no token has: give it again")
+        return {"Authorization": f"Bearer {token}"}
+
+    def tls(self) -> ssl.SSLContext:
+        """Return the context of connections to `https`. Raises `ConfigurationError`."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key or None)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"anabranch.controller.ssl.…: a file cannot be used: {error}") from error
+        return context
+
+
+def split_settings(config: Mapping[str, Any]) -> tuple[ControllerSettings, dict[str, Any]]:
+    """Separate the controller's settings from those of Kafka. Raises `ConfigurationError`."""
+    ours = {name: value for name, value in config.items() if name.startswith(_PREFIX)}
+    if unknown := sorted(ours.keys() - _NAMES.keys()):
+        raise ConfigurationError(f"unknown setting {unknown[0]}: there are {', '.join(_NAMES)}")
+    values: dict[str, Any] = {_NAMES[name]: str(value) for name, value in ours.items()}
+    urls = tuple(url.strip().rstrip("/") for url in values.pop("urls", "").split(",") if url.strip())
+    if not urls:
+        raise ConfigurationError("anabranch.controller.url is missing: give http://HOST:PORT of a controller")
+    for url in urls:
+        _check_url(url)
+    if values.get("token") and values.get("token_file"):
+        raise ConfigurationError("anabranch.controller.token and token.file exclude one another: give one of them")
+    kafka = {name: value for name, value in config.items() if not name.startswith(_PREFIX)}
+    if not kafka.get("bootstrap.servers") and not kafka.get("metadata.broker.list"):
+        raise ConfigurationError("bootstrap.servers is missing: give HOST:PORT of a Kafka broker")
+    return ControllerSettings(urls, **values), kafka
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or parts.username:
+        raise ConfigurationError(f"anabranch.controller.url: {url!r} is not of the form http://HOST:PORT")

@@ -1,0 +1,159 @@
+"""Watch session: the newest layout of a topic, kept across reconnects.
+
+A thread holds a WebSocket to any node of the controller. Layouts never go back: one of an older epoch, from a node that
+lags, is ignored. While no controller answers the last layout stays valid; the thread tries again with back-off.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+
+from anabranch_client.controller import Controller, read_message
+from anabranch_client.errors import AnabranchError, ClientClosed, ControllerUnavailable, TopicDeleted, TopicNotFound
+from anabranch_client.layout import Layout
+from anabranch_client.names import full_name
+
+log = logging.getLogger(__name__)
+
+MIN_DELAY_SECONDS, MAX_DELAY_SECONDS = 0.1, 5.0
+"""Back-off between two attempts to connect, doubled each time; the actual delay is 50 to 100 % of it."""
+
+
+class LayoutWatch:
+    """Newest layout of a topic, updated in the background until `close`."""
+
+    def __init__(self, controller: Controller, topic: str, on_change: Callable[[], None] = lambda: None) -> None:
+        """Begin to watch. `on_change` is called from the thread after `layout` or `error` has changed; be quick."""
+        self.topic = full_name(topic)
+        self._controller = controller
+        self._on_change = on_change
+        self._changed = threading.Condition()
+        self._layout: Layout | None = None
+        self._error: AnabranchError | None = None
+        self._closing = threading.Event()
+        self._socket: ClientConnection | None = None
+        self._thread = threading.Thread(target=self._run, name=f"watch {self.topic}", daemon=True)
+        self._thread.start()
+
+    @property
+    def layout(self) -> Layout | None:
+        """The newest known layout; None before the first, and after a deletion."""
+        return self._layout
+
+    @property
+    def error(self) -> AnabranchError | None:
+        """Reason of the missing connection; None while connected."""
+        return self._error
+
+    def first(self, timeout: float) -> Layout:
+        """Return the layout, waiting for it if there is none yet. Raises the reason if there is none."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._layout is not None or self._closing.is_set() or _is_final(self._error), timeout
+            )
+            if self._layout is not None:
+                return self._layout
+            if self._closing.is_set():
+                raise ClientClosed(f"the watch of {self.topic} is closed: create another client")
+            raise self._error or ControllerUnavailable(f"no layout of {self.topic} within {timeout:g} s: try again")
+
+    def newer_than(self, layout: Layout | None, timeout: float) -> Layout | None:
+        """Return a layout that replaces `layout`, waiting for it; None if there is none in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_newer(layout) or self._closing.is_set(), timeout)
+            return self._layout if self._is_newer(layout) else None
+
+    def __iter__(self) -> Iterator[Layout]:
+        """Yield the newest layout whenever it changes, until `close`; epochs may be skipped."""
+        layout: Layout | None = None
+        while not self._closing.is_set():
+            newer = self.newer_than(layout, MAX_DELAY_SECONDS)
+            if newer is not None:
+                layout = newer
+                yield newer
+
+    def close(self) -> None:
+        """End the session; idempotent."""
+        with self._changed:
+            self._closing.set()
+            self._changed.notify_all()
+            socket = self._socket
+        if socket is not None:
+            socket.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(MAX_DELAY_SECONDS)
+
+    def _is_newer(self, layout: Layout | None) -> bool:
+        return self._layout is not None and self._layout.replaces(layout)
+
+    def _run(self) -> None:
+        delay = MIN_DELAY_SECONDS
+        while not self._closing.is_set():
+            try:
+                was_connected = self._follow()
+                error: AnabranchError = ControllerUnavailable(f"the watch session of {self.topic} has ended")
+            except AnabranchError as caught:
+                was_connected, error = False, caught
+            except Exception as caught:
+                log.exception("the watch session of %s failed", self.topic)
+                was_connected, error = False, ControllerUnavailable(repr(caught))
+            self._fail(error)
+            delay = MIN_DELAY_SECONDS if was_connected else min(2 * delay, MAX_DELAY_SECONDS)
+            self._closing.wait(delay * random.uniform(0.5, 1))
+
+    def _follow(self) -> bool:
+        """Follow one session to its end; return whether it brought a layout."""
+        # Without `since`: a topic that was recreated and has reached the same epoch would otherwise stay unnoticed.
+        socket = self._controller.open(self.topic, "/watch")
+        with self._changed:
+            self._socket = socket
+        received = False
+        try:
+            while not self._closing.is_set():
+                self._receive(Layout.from_update(self.topic, read_message(socket.recv())))
+                received = True
+        except ConnectionClosed as closed:
+            if closed.rcvd is not None and closed.rcvd.code == DELETED:
+                raise TopicDeleted(self.topic) from closed
+        finally:
+            self._socket = None
+            socket.close()
+        return received
+
+    def _receive(self, layout: Layout) -> None:
+        with self._changed:
+            self._error = None
+            # The same epoch again: another leader, or another policy.
+            if self._layout is None or not self._layout.replaces(layout):
+                self._layout = layout
+            self._changed.notify_all()
+        self._on_change()
+
+    def _fail(self, error: AnabranchError) -> None:
+        with self._changed:
+            if isinstance(error, TopicNotFound):
+                if self._layout is not None or isinstance(self._error, TopicDeleted):
+                    error = TopicDeleted(self.topic)
+                self._layout = None
+            elif _is_final(self._error) and isinstance(error, ControllerUnavailable):
+                # A deletion stays the reason until a controller says otherwise.
+                return
+            self._error = error
+            self._changed.notify_all()
+        log.log(logging.INFO if error.is_retriable else logging.WARNING, "%s", error)
+        self._on_change()
+
+
+DELETED = 4404
+"""Code with which the controller closes the sessions of a deleted topic."""
+
+
+def _is_final(error: AnabranchError | None) -> bool:
+    """Return whether waiting does not help."""
+    return error is not None and not error.is_retriable
