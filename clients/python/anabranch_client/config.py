@@ -87,3 +87,45 @@ def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or parts.username:
         raise ConfigurationError(f"anabranch.controller.url: {url!r} is not of the form http://HOST:PORT")
+
+
+MAX_MESSAGES, MAX_KBYTES = 100_000, 131_072
+"""Default bounds of a producer's unacknowledged messages."""
+_NOT_SUPPORTED = {
+    "transactional.id": "transactions are not built yet",
+    "on_delivery": "pass it to produce",
+    "dr_cb": "pass on_delivery to produce",
+}
+_NEEDED = {"enable.idempotence": ("true",), "acks": ("all", "-1"), "request.required.acks": ("-1",)}
+"""Values without which order or delivery would be lost."""
+
+
+@dataclass(frozen=True)
+class ProducerSettings:
+    """Settings of a producer."""
+
+    controller: ControllerSettings
+    kafka: Mapping[str, Any]
+    """For librdkafka."""
+    max_messages: int
+    max_bytes: int
+    timeout_seconds: float
+    """Time after which a message is given up."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> ProducerSettings:
+        """Read the settings given by an application. Raises `ConfigurationError`."""
+        controller, kafka = split_settings(config)
+        for name, reason in _NOT_SUPPORTED.items():
+            if name in kafka:
+                raise ConfigurationError(f"{name} is not supported: {reason}")
+        for name, values in _NEEDED.items():
+            if str(kafka.get(name, values[0])).lower() not in values:
+                raise ConfigurationError(f"{name} must be {values[0]}: order and delivery depend on it")
+        try:
+            messages = int(kafka.pop("queue.buffering.max.messages", MAX_MESSAGES)) or 2**63
+            kbytes = int(kafka.pop("queue.buffering.max.kbytes", MAX_KBYTES))
+            milliseconds = int(kafka.get("message.timeout.ms", kafka.get("delivery.timeout.ms", 300_000)))
+        except ValueError as error:
+            raise ConfigurationError(f"a bound of the producer is no whole number: {error}") from error
+        return cls(controller, kafka, messages, kbytes * 1024, milliseconds / 1000 or float("inf"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from confluent_kafka import KafkaError
+
 
 class AnabranchError(Exception):
     """Base of all errors of this package."""
@@ -72,3 +74,21 @@ class DeliveryTimeout(DeliveryError):
 
 class MessageDiscarded(DeliveryError):
     """The producer was closed before Kafka acknowledged the message; Kafka may have stored it."""
+
+
+def delivery_error(error: KafkaError) -> DeliveryError:
+    """Return the typed form of an error with which Kafka or its client ended a message."""
+    code, text = error.code(), error.str()
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return MessageTooLarge(
+            f"Kafka refuses the message or its batch ({text}): send less, or set message.max.bytes to the segment "
+            "topics' max.message.bytes, larger or smaller",
+            code,
+        )
+    if code == KafkaError._MSG_TIMED_OUT:
+        return DeliveryTimeout(f"{text}: check Kafka, and produce again if a second copy does no harm", code)
+    if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+        return MessageDiscarded("the producer was closed before Kafka acknowledged the message: produce it again", code)
+    if code == KafkaError.INVALID_TIMESTAMP:
+        return DeliveryError(f"{text}: give a time stamp at most an hour ahead of the broker's clock", code)
+    return DeliveryError(f"Kafka does not store the message: {error.name()}: {text}", code)
