@@ -82,6 +82,7 @@ class Controller:
     def _open(self, url: str, topic: str) -> ClientConnection:
         for _ in range(MAX_REDIRECTS + 1):
             try:
+                # Entered at once: the caller closes it, and websockets 17 warns of connections that are not entered.
                 return connect(
                     "ws" + url.removeprefix("http"),
                     ssl=self._tls if url.startswith("https:") else None,
@@ -90,7 +91,7 @@ class Controller:
                     close_timeout=1,
                     max_size=MAX_MESSAGE_BYTES,
                     proxy=None,
-                )
+                ).__enter__()
             except InvalidStatus as error:
                 response = error.response
                 location = response.headers.get("Location")

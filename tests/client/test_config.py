@@ -1,0 +1,56 @@
+"""Settings of the clients: what is ours, what is Kafka's, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch_client.config import ProducerSettings, split_settings
+from anabranch_client.controller import Controller
+from anabranch_client.errors import ConfigurationError
+
+KAFKA = {"bootstrap.servers": "kafka:9092", "security.protocol": "SASL_SSL", "sasl.password": "secret"}
+URL = {"anabranch.controller.url": "http://one:8080, http://two:8080/"}
+
+
+def test_kafka_settings_pass_through_unchanged() -> None:
+    controller, kafka = split_settings({**KAFKA, **URL, "anabranch.controller.token": "t0ken"})
+    assert kafka == KAFKA
+    assert controller.urls == ("http://one:8080", "http://two:8080")
+    assert controller.headers() == {"Authorization": "Bearer t0ken"}
+    assert "t0ken" not in repr(controller)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (KAFKA, "anabranch.controller.url is missing"),
+        (URL, "bootstrap.servers is missing"),
+        ({**KAFKA, "anabranch.controller.url": "one:8080"}, "not of the form"),
+        ({**KAFKA, **URL, "anabranch.contoller.token": "x"}, "unknown setting anabranch.contoller.token"),
+        ({**KAFKA, **URL, "anabranch.controller.token": "x", "anabranch.controller.token.file": "y"}, "exclude"),
+        ({**KAFKA, **URL, "acks": "1"}, "acks must be all"),
+        ({**KAFKA, **URL, "enable.idempotence": False}, "enable.idempotence must be true"),
+        ({**KAFKA, **URL, "transactional.id": "x"}, "transactions are not built yet"),
+        ({**KAFKA, **URL, "message.timeout.ms": "soon"}, "no whole number"),
+    ],
+)
+def test_wrong_setting_is_refused_with_reason(config: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        ProducerSettings.of(config)
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "is_admitted"),
+    [
+        ("http://one:8080", "http://one:8080", True),
+        ("http://one:8080", "https://one:8443", True),
+        ("http://one:8080", "http://two:8080", False),
+        ("https://one:8443", "http://one:8443", False),
+        ("http://127.0.0.1:1", "http://localhost:2", True),
+        ("http://one:8080", "http://127.0.0.1:2", False),
+        ("http://one:8080", "http://user@one:8080", False),
+    ],
+)
+def test_token_goes_to_trusted_addresses_only(base: str, target: str, is_admitted: bool) -> None:
+    config = {**KAFKA, "anabranch.controller.url": base, "anabranch.controller.token": "t0ken"}
+    assert Controller(split_settings(config)[0])._admits(target) is is_admitted

@@ -1,0 +1,166 @@
+"""Lanes on a model of Kafka, at any order of seals, layouts, refusals and probes: nothing lost, order per key."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch_client.errors import AnabranchError, DeliveryTimeout, MessageTooLarge
+from anabranch_client.lanes import Lanes, LaneState
+from anabranch_client.layout import Layout, Segment
+from anabranch_client.messages import Record
+from decisions.topic.hashing import key_hash
+from decisions.topic.layout import SegmentLayout
+
+KEYS = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", None]
+REFUSED = MessageTooLarge("refused", 10)
+
+
+class Model:
+    """Kafka and a controller of one topic, and the lanes of a producer."""
+
+    def __init__(self) -> None:
+        self.layout = SegmentLayout.create(2, now_ms=0)
+        self.pending: SegmentLayout | None = None
+        """Layout whose parents are sealed, before it is published."""
+        self.sealed: set[int] = set()
+        self.sent: dict[int, deque[Record]] = defaultdict(deque)
+        """Messages in flight by segment."""
+        self.stored: dict[int, list[Record]] = defaultdict(list)
+        self.failed: list[int] = []
+        self.oversized: set[int] = set()
+        self.number = 0
+        self.lanes = Lanes(self.published(), self.send, self.report)
+
+    def published(self) -> Layout:
+        return Layout.from_record("topic://acme/shop/orders", json.loads(self.layout.to_metadata().to_json()))
+
+    def send(self, segment: Segment, record: Record) -> bool:
+        self.sent[segment.id].append(record)
+        return True
+
+    def report(self, record: Record, error: AnabranchError) -> None:
+        self.failed.append(record.number)
+
+    def produce(self, choice: int) -> None:
+        key = KEYS[choice % len(KEYS)]
+        record = Record(key, None, None, 0, None, None if key is None else key_hash(key))
+        record.number = self.number
+        self.number += 1
+        if choice % 23 == 0:
+            self.oversized.add(record.number)
+        self.lanes.submit(record)
+
+    def answer(self, choice: int) -> None:
+        """Kafka answers the oldest messages of a segment."""
+        waiting = [id for id, records in self.sent.items() if records]
+        if waiting:
+            id = waiting[choice % len(waiting)]
+            for _ in range(min(len(self.sent[id]), 1 + choice % 5)):
+                record = self.sent[id].popleft()
+                if id in self.sealed or record.number in self.oversized:
+                    self.lanes.refuse(record, REFUSED)
+                else:
+                    self.stored[id].append(record)
+                    assert record.lane is not None
+                    self.lanes.delivered(record.lane)
+
+    def seal(self, choice: int) -> None:
+        """Begin a split or a merge; its layout comes later."""
+        if self.pending is None:
+            active = self.layout.active
+            index = choice % len(active)
+            if choice % 2 and index:
+                parents = [active[index - 1].segment_id, active[index].segment_id]
+                self.pending = self.layout.merge_segments(*parents, now_ms=0)
+            else:
+                parents = [active[index].segment_id]
+                self.pending = self.layout.split_segment(*parents, now_ms=0)
+            self.sealed.update(parents)
+
+    def publish(self, choice: int = 0) -> None:
+        """End the operation; with an odd `choice` the producer does not hear of it."""
+        if self.pending is not None:
+            self.layout, self.pending = self.pending, None
+        if not choice % 2 and self.lanes.layout.epoch != self.layout.epoch:
+            self.lanes.follow(self.published())
+
+    def probe(self, choice: int) -> None:
+        for lane in tuple(self.lanes.blocked):
+            if lane.state is LaneState.SUSPECT and not lane.in_flight:
+                self.lanes.resolve(lane, lane.segment.id in self.sealed)
+
+    def finish(self) -> None:
+        """Let everything come to its end."""
+        self.publish()
+        while any(self.sent.values()) or self.lanes.blocked:
+            for choice in range(len(self.sent)):
+                self.answer(choice)
+            self.probe(0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["produce"] * 4 + ["answer", "seal", "publish", "probe"]), st.integers(0, 999)))
+)
+@settings(max_examples=150)
+def test_any_interleaving_keeps_order_and_messages(steps: list[tuple[str, int]]) -> None:
+    model = Model()
+    for step, choice in steps:
+        getattr(model, step)(choice)
+    model.finish()
+    stored = [record for id in sorted(model.stored) for record in model.stored[id]]
+    assert sorted([record.number for record in stored] + model.failed) == list(range(model.number))
+    assert set(model.failed) <= model.oversized
+    for key in KEYS[:-1]:
+        numbers = [record.number for record in stored if record.key == key]
+        assert numbers == sorted(numbers)
+
+
+def test_open_segments_are_not_held_up() -> None:
+    model = Model()
+    model.seal(0)
+    for choice in range(len(KEYS) - 1):
+        model.produce(choice + 100 * len(KEYS))
+    model.answer(0)
+    held = model.lanes.blocked[0].segment.id
+    before = {id: len(records) for id, records in model.sent.items()}
+    for choice in range(len(KEYS) - 1):
+        model.produce(choice + 100 * len(KEYS))
+    assert len(model.lanes.blocked[0].waiting) > 0
+    assert len(model.sent[held]) == before[held]
+    assert sum(len(records) for id, records in model.sent.items() if id != held) > sum(
+        count for id, count in before.items() if id != held
+    )
+
+
+def test_keyless_messages_take_turns_on_open_segments() -> None:
+    model = Model()
+    for _ in range(6):
+        model.produce(8 + 9 * 100)
+    assert {id: len(records) for id, records in model.sent.items()} == {0: 3, 1: 3}
+    model.seal(0)
+    model.answer(1)
+    assert [lane.segment.id for lane in model.lanes.blocked] == [0]
+    for _ in range(4):
+        model.produce(8 + 9 * 100)
+    assert len(model.sent[1]) == 7
+
+
+def test_given_up_messages_are_reported_once() -> None:
+    model = Model()
+    model.seal(0)
+    for choice in range(16):
+        model.produce(choice + 100 * len(KEYS))
+    while model.sent[0]:
+        model.answer(0)
+    model.lanes.give_up(lambda record: record.number < 8, lambda lane: DeliveryTimeout("late"))
+    model.finish()
+    late = set(model.failed)
+    assert late
+    assert late < set(range(8))
+    stored = {record.number for records in model.stored.values() for record in records}
+    assert stored | late == set(range(16))
+    assert not stored & late

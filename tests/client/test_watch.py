@@ -1,0 +1,111 @@
+"""Watch sessions of the clients at a real controller: layouts as they change, kept while nobody answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from anabranch.local.broker import free_ports
+from anabranch_client.config import ControllerSettings
+from anabranch_client.controller import Controller
+from anabranch_client.errors import ControllerUnavailable, IncompatibleController, NotAuthorized, TopicDeleted
+from anabranch_client.layout import Layout
+from anabranch_client.watch import LayoutWatch
+from tests.controller.conftest import NOWHERE, run_controller
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+NAME = "topic://acme/shop/orders"
+PATH = "/admin/v2/scalable/acme/shop/orders"
+
+
+@contextmanager
+def watching(*urls: str, token: str = "") -> Iterator[LayoutWatch]:
+    watch = LayoutWatch(Controller(ControllerSettings(urls, token)), NAME)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def test_watch_brings_each_layout(tmp_path: Path) -> None:
+    with run_controller(tmp_path / "layouts.db") as controller:
+        controller.client.put(PATH)
+        with watching(controller.url) as watch:
+            first = watch.first(30)
+            assert (first.epoch, len(first.active)) == (0, 1)
+            controller.client.post(f"{PATH}/split/0")
+            second = watch.newer_than(first, 30)
+            assert second is not None
+            assert (second.epoch, [segment.id for segment in second.active]) == (1, [1, 2])
+            assert second.leader_url == controller.url
+            assert watch.error is None
+
+
+def test_layout_is_kept_while_controller_is_away(tmp_path: Path) -> None:
+    with run_controller(tmp_path / "layouts.db") as controller:
+        controller.client.put(PATH)
+        with watching(controller.url) as watch:
+            first = watch.first(30)
+            controller.stop()
+            wait_until(lambda: isinstance(watch.error, ControllerUnavailable))
+            assert watch.layout is first
+
+
+def test_deleted_topic_has_no_layout_until_recreated(tmp_path: Path) -> None:
+    with run_controller(tmp_path / "layouts.db") as controller:
+        controller.client.put(PATH)
+        with watching(controller.url) as watch:
+            first = watch.first(30)
+            controller.client.delete(PATH)
+            wait_until(lambda: isinstance(watch.error, TopicDeleted))
+            assert watch.layout is None
+            controller.client.put(PATH)
+            again = watch.newer_than(first, 30)
+            assert again is not None
+            assert again.active[0].kafka_topic != first.active[0].kafka_topic
+
+
+def test_node_that_answers_is_found_behind_one_that_does_not(tmp_path: Path) -> None:
+    with run_controller(tmp_path / "layouts.db") as controller:
+        controller.client.put(PATH)
+        with watching(f"http://{NOWHERE}", controller.url) as watch:
+            assert watch.first(30).epoch == 0
+
+
+def test_older_layout_of_a_lagging_node_is_ignored() -> None:
+    record = {"epoch": 1, "createdAtMs": 5, "segments": {"0": _segment(0)}}
+    newer = Layout.from_record(NAME, record)
+    assert not Layout.from_record(NAME, {**record, "epoch": 0}).replaces(newer)
+    assert not Layout.from_record(NAME, {**record, "epoch": 9, "createdAtMs": 4}).replaces(newer)
+    assert Layout.from_record(NAME, {**record, "epoch": 0, "createdAtMs": 6}).replaces(newer)
+
+
+def test_wrong_token_is_not_authorized(tmp_path: Path) -> None:
+    with run_controller(tmp_path / "layouts.db", token="s3cret") as controller:
+        headers = {"Authorization": "Bearer s3cret"}
+        assert controller.client.put(PATH, headers=headers).status_code == 204
+        with watching(controller.url, token="wrong") as watch, pytest.raises(NotAuthorized, match="check its token"):
+            watch.first(30)
+        with watching(controller.url, token="s3cret") as watch:
+            assert watch.first(30).epoch == 0
+        assert Controller(ControllerSettings((controller.url,), "s3cret")).layout(NAME).epoch == 0
+
+
+def test_absent_controller_is_unavailable() -> None:
+    controller = Controller(ControllerSettings((f"http://{NOWHERE}", f"http://127.0.0.1:{free_ports(1)[0]}")))
+    with pytest.raises(ControllerUnavailable, match="start it, or correct"):
+        controller.layout(NAME)
+
+
+def test_message_of_another_version_is_incompatible() -> None:
+    with pytest.raises(IncompatibleController, match="use a client of its version"):
+        Layout.from_update(NAME, {"topic": NAME, "epoch": 3})
+
+
+def _segment(id: int) -> dict[str, object]:
+    return {"segmentId": id, "hashRange": {"start": 0, "end": 0xFFFF}, "state": "ACTIVE"}
