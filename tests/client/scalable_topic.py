@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from anabranch.controller.segments.kafka_names import kafka_topic
 from anabranch_client.errors import AnabranchError
-from anabranch_client.messages import Delivery
+from anabranch_client.messages import DeliveryReport
 from decisions.topic.hashing import key_hash
 from decisions.topic.names import segment_descriptor, segment_topic_name
 
@@ -123,7 +123,7 @@ class Ledger:
         """Record that the message was taken."""
         self.produced[key] += 1
 
-    def report(self, error: AnabranchError | None, delivery: Delivery) -> None:
+    def report(self, error: AnabranchError | None, delivery: DeliveryReport) -> None:
         """Callback of deliveries."""
         if error is not None:
             self.failed.append((delivery.value, error))

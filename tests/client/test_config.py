@@ -6,7 +6,7 @@ import pytest
 
 from anabranch_client.config import ProducerSettings, split_settings
 from anabranch_client.controller import Controller
-from anabranch_client.errors import ConfigurationError
+from anabranch_client.errors import ClientSettingsError
 
 KAFKA = {"bootstrap.servers": "kafka:9092", "security.protocol": "SASL_SSL", "sasl.password": "secret"}
 URL = {"anabranch.controller.url": "http://one:8080, http://two:8080/"}
@@ -35,7 +35,7 @@ def test_kafka_settings_pass_through_unchanged() -> None:
     ],
 )
 def test_wrong_setting_is_refused_with_reason(config: dict[str, object], reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
+    with pytest.raises(ClientSettingsError, match=reason):
         ProducerSettings.of(config)
 
 

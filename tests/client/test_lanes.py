@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from anabranch_client.errors import AnabranchError, DeliveryTimeout, MessageTooLarge
 from anabranch_client.lanes import Lanes, LaneState
-from anabranch_client.layout import Layout, Segment
-from anabranch_client.messages import Record
+from anabranch_client.layout import Layout, LayoutSegment
+from anabranch_client.messages import PendingMessage
 from decisions.topic.hashing import key_hash
 from decisions.topic.layout import SegmentLayout
 
@@ -27,9 +27,9 @@ class Model:
         self.pending: SegmentLayout | None = None
         """Layout whose parents are sealed, before it is published."""
         self.sealed: set[int] = set()
-        self.sent: dict[int, deque[Record]] = defaultdict(deque)
+        self.sent: dict[int, deque[PendingMessage]] = defaultdict(deque)
         """Messages in flight by segment."""
-        self.stored: dict[int, list[Record]] = defaultdict(list)
+        self.stored: dict[int, list[PendingMessage]] = defaultdict(list)
         self.failed: list[int] = []
         self.oversized: set[int] = set()
         self.number = 0
@@ -38,16 +38,16 @@ class Model:
     def published(self) -> Layout:
         return Layout.from_record("topic://acme/shop/orders", json.loads(self.layout.to_metadata().to_json()))
 
-    def send(self, segment: Segment, record: Record) -> bool:
+    def send(self, segment: LayoutSegment, record: PendingMessage) -> bool:
         self.sent[segment.id].append(record)
         return True
 
-    def report(self, record: Record, error: AnabranchError) -> None:
+    def report(self, record: PendingMessage, error: AnabranchError) -> None:
         self.failed.append(record.number)
 
     def produce(self, choice: int) -> None:
         key = KEYS[choice % len(KEYS)]
-        record = Record(key, None, None, 0, None, None if key is None else key_hash(key))
+        record = PendingMessage(key, None, None, 0, None, None if key is None else key_hash(key))
         record.number = self.number
         self.number += 1
         if choice % 23 == 0:

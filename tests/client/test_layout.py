@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch.controller.segments import kafka_names
 from anabranch_client.errors import IncompatibleController
-from anabranch_client.hashing import key_hash
-from anabranch_client.layout import Layout
+from anabranch_client.layout import Layout, key_hash
 from anabranch_client.names import admin_path, group_id, segment_kafka_topic
 from decisions.topic import hashing
 from decisions.topic.layout import SegmentLayout

@@ -14,10 +14,10 @@ from anabranch_client.errors import (
     DeliveryTimeout,
     MessageTooLarge,
     QueueFull,
-    TopicDeleted,
     TopicNotFound,
+    TopicRemoved,
 )
-from anabranch_client.messages import Delivery
+from anabranch_client.messages import DeliveryReport
 from anabranch_client.producer import Producer
 from tests.client.scalable_topic import Ledger, ScalableTopic
 from tests.controller.conftest import RunningController
@@ -65,7 +65,7 @@ def test_order_kept_over_splits_and_merges(topic: ScalableTopic) -> None:
 
 def test_reports_name_segment_offset_and_position(topic: ScalableTopic) -> None:
     topic.split(0)
-    reports: list[tuple[AnabranchError | None, Delivery]] = []
+    reports: list[tuple[AnabranchError | None, DeliveryReport]] = []
     with Producer(topic.config(), topic.name) as producer:
         for number in range(6):
             producer.produce(b"%d" % number, on_delivery=lambda *report: reports.append(report))
@@ -103,7 +103,7 @@ def test_full_memory_refuses_until_polled(topic: ScalableTopic) -> None:
 
 
 def test_large_message_fails_alone_with_its_reason(topic: ScalableTopic) -> None:
-    reports: list[tuple[AnabranchError | None, Delivery]] = []
+    reports: list[tuple[AnabranchError | None, DeliveryReport]] = []
     with Producer(topic.config(message_max_bytes=4_000_000), topic.name) as producer:
         with pytest.raises(MessageTooLarge):
             producer.produce(bytes(5_000_000), "key")
@@ -139,14 +139,14 @@ def test_deleted_topic_is_typed_and_may_return(topic: ScalableTopic) -> None:
     def is_refused() -> bool:
         try:
             producer.produce("lost with its topic", "key", lambda error, _: errors.append(error))
-        except TopicDeleted:
+        except TopicRemoved:
             return True
         return False
 
     def is_taken() -> bool:
         try:
             producer.produce("of the second life", "key")
-        except TopicDeleted:
+        except TopicRemoved:
             return False
         return True
 
@@ -159,7 +159,7 @@ def test_deleted_topic_is_typed_and_may_return(topic: ScalableTopic) -> None:
         topic.create()
         wait_until(is_taken)
         assert producer.flush(60) == 0
-    assert all(error is None or isinstance(error, TopicDeleted) for error in errors)
+    assert all(error is None or isinstance(error, TopicRemoved) for error in errors)
     assert b"of the second life" in {message.value() for _, message in topic.messages()}
 
 

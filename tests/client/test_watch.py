@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.local.broker import free_ports
-from anabranch_client.config import ControllerSettings
+from anabranch_client.config import ControllerAccess
 from anabranch_client.controller import Controller
-from anabranch_client.errors import ControllerUnavailable, IncompatibleController, NotAuthorized, TopicDeleted
+from anabranch_client.errors import ControllerUnavailable, IncompatibleController, NotAuthorized, TopicRemoved
 from anabranch_client.layout import Layout
 from anabranch_client.watch import LayoutWatch
 from tests.controller.conftest import NOWHERE, run_controller
@@ -25,7 +25,7 @@ PATH = "/admin/v2/scalable/acme/shop/orders"
 
 @contextmanager
 def watching(*urls: str, token: str = "") -> Iterator[LayoutWatch]:
-    watch = LayoutWatch(Controller(ControllerSettings(urls, token)), NAME)
+    watch = LayoutWatch(Controller(ControllerAccess(urls, token)), NAME)
     try:
         yield watch
     finally:
@@ -62,7 +62,7 @@ def test_deleted_topic_has_no_layout_until_recreated(tmp_path: Path) -> None:
         with watching(controller.url) as watch:
             first = watch.first(30)
             controller.client.delete(PATH)
-            wait_until(lambda: isinstance(watch.error, TopicDeleted))
+            wait_until(lambda: isinstance(watch.error, TopicRemoved))
             assert watch.layout is None
             controller.client.put(PATH)
             again = watch.newer_than(first, 30)
@@ -93,11 +93,11 @@ def test_wrong_token_is_not_authorized(tmp_path: Path) -> None:
             watch.first(30)
         with watching(controller.url, token="s3cret") as watch:
             assert watch.first(30).epoch == 0
-        assert Controller(ControllerSettings((controller.url,), "s3cret")).layout(NAME).epoch == 0
+        assert Controller(ControllerAccess((controller.url,), "s3cret")).layout(NAME).epoch == 0
 
 
 def test_absent_controller_is_unavailable() -> None:
-    controller = Controller(ControllerSettings((f"http://{NOWHERE}", f"http://127.0.0.1:{free_ports(1)[0]}")))
+    controller = Controller(ControllerAccess((f"http://{NOWHERE}", f"http://127.0.0.1:{free_ports(1)[0]}")))
     with pytest.raises(ControllerUnavailable, match="start it, or correct"):
         controller.layout(NAME)
 

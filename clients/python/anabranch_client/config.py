@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from anabranch_client.errors import ConfigurationError
+from anabranch_client.errors import ClientSettingsError
 
 _PREFIX = "anabranch."
 _NAMES = {
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class ControllerSettings:
+class ControllerAccess:
     """Addresses of the controller's nodes, and access to them."""
 
     urls: tuple[str, ...]
@@ -40,53 +40,53 @@ class ControllerSettings:
         return f"ControllerSettings({', '.join(self.urls)})"
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of a request, with the current token. Raises `ConfigurationError`."""
+        """Return the headers of a request, with the current token. Raises `ClientSettingsError`."""
         token = self.token
         if self.token_file:
             try:
                 token = Path(self.token_file).read_text().strip()
             except OSError as error:
-                raise ConfigurationError(f"anabranch.controller.token.file cannot be read: {error}") from error
+                raise ClientSettingsError(f"anabranch.controller.token.file cannot be read: {error}") from error
         if not token:
             return {}
         if not token.isascii() or not token.isprintable() or " " in token:
-            raise ConfigurationError("the controller's token holds characters that no token has: give it again")
+            raise ClientSettingsError("the controller's token holds characters that no token has: give it again")
         return {"Authorization": f"Bearer {token}"}
 
     def tls(self) -> ssl.SSLContext:
-        """Return the context of connections to `https`. Raises `ConfigurationError`."""
+        """Return the context of connections to `https`. Raises `ClientSettingsError`."""
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
             if self.certificate:
                 context.load_cert_chain(self.certificate, self.key or None)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"anabranch.controller.ssl.…: a file cannot be used: {error}") from error
+            raise ClientSettingsError(f"anabranch.controller.ssl.…: a file cannot be used: {error}") from error
         return context
 
 
-def split_settings(config: Mapping[str, Any]) -> tuple[ControllerSettings, dict[str, Any]]:
-    """Separate the controller's settings from those of Kafka. Raises `ConfigurationError`."""
+def split_settings(config: Mapping[str, Any]) -> tuple[ControllerAccess, dict[str, Any]]:
+    """Separate the controller's settings from those of Kafka. Raises `ClientSettingsError`."""
     ours = {name: value for name, value in config.items() if name.startswith(_PREFIX)}
     if unknown := sorted(ours.keys() - _NAMES.keys()):
-        raise ConfigurationError(f"unknown setting {unknown[0]}: there are {', '.join(_NAMES)}")
+        raise ClientSettingsError(f"unknown setting {unknown[0]}: there are {', '.join(_NAMES)}")
     values: dict[str, Any] = {_NAMES[name]: str(value) for name, value in ours.items()}
     urls = tuple(url.strip().rstrip("/") for url in values.pop("urls", "").split(",") if url.strip())
     if not urls:
-        raise ConfigurationError("anabranch.controller.url is missing: give http://HOST:PORT of a controller")
+        raise ClientSettingsError("anabranch.controller.url is missing: give http://HOST:PORT of a controller")
     for url in urls:
         _check_url(url)
     if values.get("token") and values.get("token_file"):
-        raise ConfigurationError("anabranch.controller.token and token.file exclude one another: give one of them")
+        raise ClientSettingsError("anabranch.controller.token and token.file exclude one another: give one of them")
     kafka = {name: value for name, value in config.items() if not name.startswith(_PREFIX)}
     if not kafka.get("bootstrap.servers") and not kafka.get("metadata.broker.list"):
-        raise ConfigurationError("bootstrap.servers is missing: give HOST:PORT of a Kafka broker")
-    return ControllerSettings(urls, **values), kafka
+        raise ClientSettingsError("bootstrap.servers is missing: give HOST:PORT of a Kafka broker")
+    return ControllerAccess(urls, **values), kafka
 
 
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or parts.username:
-        raise ConfigurationError(f"anabranch.controller.url: {url!r} is not of the form http://HOST:PORT")
+        raise ClientSettingsError(f"anabranch.controller.url: {url!r} is not of the form http://HOST:PORT")
 
 
 MAX_MESSAGES, MAX_KBYTES = 100_000, 131_072
@@ -104,7 +104,7 @@ _NEEDED = {"enable.idempotence": ("true",), "acks": ("all", "-1"), "request.requ
 class ProducerSettings:
     """Settings of a producer."""
 
-    controller: ControllerSettings
+    controller: ControllerAccess
     kafka: Mapping[str, Any]
     """For librdkafka."""
     max_messages: int
@@ -114,18 +114,18 @@ class ProducerSettings:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ProducerSettings:
-        """Read the settings given by an application. Raises `ConfigurationError`."""
+        """Read the settings given by an application. Raises `ClientSettingsError`."""
         controller, kafka = split_settings(config)
         for name, reason in _NOT_SUPPORTED.items():
             if name in kafka:
-                raise ConfigurationError(f"{name} is not supported: {reason}")
+                raise ClientSettingsError(f"{name} is not supported: {reason}")
         for name, values in _NEEDED.items():
             if str(kafka.get(name, values[0])).lower() not in values:
-                raise ConfigurationError(f"{name} must be {values[0]}: order and delivery depend on it")
+                raise ClientSettingsError(f"{name} must be {values[0]}: order and delivery depend on it")
         try:
             messages = int(kafka.pop("queue.buffering.max.messages", MAX_MESSAGES)) or 2**63
             kbytes = int(kafka.pop("queue.buffering.max.kbytes", MAX_KBYTES))
             milliseconds = int(kafka.get("message.timeout.ms", kafka.get("delivery.timeout.ms", 300_000)))
         except ValueError as error:
-            raise ConfigurationError(f"a bound of the producer is no whole number: {error}") from error
+            raise ClientSettingsError(f"a bound of the producer is no whole number: {error}") from error
         return cls(controller, kafka, messages, kbytes * 1024, milliseconds / 1000 or float("inf"))

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from anabranch_client.config import ControllerSettings
+from anabranch_client.config import ControllerAccess
 from anabranch_client.errors import (
     AnabranchError,
     ControllerUnavailable,
@@ -41,8 +41,8 @@ T = TypeVar("T")
 class Controller:
     """The nodes of a controller; thread-safe. Holds no connection of its own."""
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        """Raises `ConfigurationError`."""
+    def __init__(self, settings: ControllerAccess) -> None:
+        """Raises `ClientSettingsError`."""
         self._settings = settings
         self._tls = settings.tls() if any(url.startswith("https:") for url in settings.urls) or settings.ca else None
 
@@ -58,9 +58,9 @@ class Controller:
         return Layout.from_record(topic, record)
 
     def open(self, topic: str, route: str, base: str = "") -> ClientConnection:
-        """Open a WebSocket at `route` of a topic, like `/watch`; `base` is tried before the configured addresses.
+        """Open a WebSocket at `route` of a topic, like `/watch`; follow redirects to the leader.
 
-        Follows redirects to the leader. Raises `AnabranchError`.
+        `base` is tried before the configured addresses. Raises `AnabranchError`.
         """
         path = admin_path(topic) + route
         bases = (base,) if base and self._admits(base) else ()

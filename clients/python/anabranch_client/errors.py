@@ -12,7 +12,7 @@ class AnabranchError(Exception):
     """True if the same call may succeed later without any change."""
 
 
-class ConfigurationError(AnabranchError):
+class ClientSettingsError(AnabranchError):
     """A setting is missing, unknown or contradictory."""
 
 
@@ -38,7 +38,7 @@ class TopicNotFound(AnabranchError):
         self.topic = topic
 
 
-class TopicDeleted(TopicNotFound):
+class TopicRemoved(TopicNotFound):
     """The topic was deleted while a client used it."""
 
     def __init__(self, topic: str) -> None:
@@ -65,7 +65,7 @@ class DeliveryError(AnabranchError):
 
 
 class MessageTooLarge(DeliveryError):
-    """A message, or the batch that holds it, exceeds a limit of the client or of the segment's Kafka topic."""
+    """A message, or its batch, exceeds a limit of the client or of the segment's Kafka topic."""
 
 
 class DeliveryTimeout(DeliveryError):

@@ -1,4 +1,6 @@
-"""Routing of a producer's messages, in order per key across splits and merges. Pure: no Kafka, no clock, no threads.
+"""Routing of a producer's messages, in order per key across splits and merges.
+
+Pure: no Kafka, no clock, no threads.
 
 Theory. Each segment has a lane, which is open at first: messages are sent at once, and any number is in flight. When
 Kafka refuses one like a sealed segment does, or a newer layout no longer has the segment, the lane is blocked: further
@@ -21,8 +23,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from anabranch_client.errors import AnabranchError, DeliveryError
-from anabranch_client.layout import Layout, Segment
-from anabranch_client.messages import Record
+from anabranch_client.layout import Layout, LayoutSegment
+from anabranch_client.messages import PendingMessage
 
 
 class LaneState(Enum):
@@ -40,12 +42,12 @@ class Lane:
 
     __slots__ = ("in_flight", "layout", "refused", "segment", "state", "waiting")
 
-    def __init__(self, segment: Segment, layout: Layout) -> None:
+    def __init__(self, segment: LayoutSegment, layout: Layout) -> None:
         self.segment, self.layout = segment, layout
         self.state = LaneState.OPEN
         self.in_flight = 0
-        self.refused: list[tuple[Record, DeliveryError]] = []
-        self.waiting: deque[Record] = deque()
+        self.refused: list[tuple[PendingMessage, DeliveryError]] = []
+        self.waiting: deque[PendingMessage] = deque()
 
     @property
     def age(self) -> tuple[int, int]:
@@ -59,8 +61,8 @@ class Lanes:
     def __init__(
         self,
         layout: Layout,
-        send: Callable[[Segment, Record], bool],
-        report: Callable[[Record, AnabranchError], None],
+        send: Callable[[LayoutSegment, PendingMessage], bool],
+        report: Callable[[PendingMessage, AnabranchError], None],
     ) -> None:
         """`send` begins to send to a segment, or returns False if that refuses at once; `report` ends a message."""
         self._send, self._report = send, report
@@ -80,7 +82,7 @@ class Lanes:
         self._use(layout)
         self.advance()
 
-    def submit(self, record: Record) -> None:
+    def submit(self, record: PendingMessage) -> None:
         """Send a message, or let it wait behind earlier ones of its key."""
         lane = self._lane_of(record.hash)
         record.lane = lane
@@ -98,8 +100,11 @@ class Lanes:
         if lane.state is not LaneState.OPEN and not lane.in_flight:
             self.advance()
 
-    def refuse(self, record: Record, error: DeliveryError) -> None:
-        """Keep a message in flight that Kafka has not stored; `error` is reported if its segment takes messages."""
+    def refuse(self, record: PendingMessage, error: DeliveryError) -> None:
+        """Keep a message that Kafka has not stored, until it is known if its segment is sealed.
+
+        If not, `error` is reported.
+        """
         lane = record.lane
         assert lane is not None
         lane.in_flight -= 1
@@ -137,7 +142,7 @@ class Lanes:
             for record in sorted(records, key=lambda record: record.number):
                 self._resubmit(record)
 
-    def give_up(self, is_over: Callable[[Record], bool], error: Callable[[Lane], AnabranchError]) -> None:
+    def give_up(self, is_over: Callable[[PendingMessage], bool], error: Callable[[Lane], AnabranchError]) -> None:
         """Report those refused and waiting messages that are over."""
         for lane in tuple(self.blocked):
             over = [record for record, _ in lane.refused if is_over(record)]
@@ -148,7 +153,7 @@ class Lanes:
                 for record in over:
                     self._report(record, error(lane))
 
-    def _resubmit(self, record: Record) -> None:
+    def _resubmit(self, record: PendingMessage) -> None:
         """Submit a message that the application no longer waits for: errors are reported."""
         try:
             self.submit(record)

@@ -9,12 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from anabranch_client.errors import IncompatibleController
-from anabranch_client.hashing import HASH_SPACE
 from anabranch_client.names import full_name, segment_kafka_topic
+
+HASH_SPACE = 0x10000
+"""Number of hashes: `0x0000..0xFFFF`."""
+_MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Segment:
+class LayoutSegment:
     """Segment of the hashes `start..end`, both inclusive."""
 
     id: int
@@ -39,7 +42,7 @@ class Layout:
     epoch: int
     created_at_ms: int | None
     """Incarnation of the topic: greater after it was deleted and created again."""
-    segments: Mapping[int, Segment]
+    segments: Mapping[int, LayoutSegment]
     leader_url: str = ""
     """Address of the controller where consumers register; empty if unknown."""
 
@@ -68,7 +71,7 @@ class Layout:
         return cls.from_record(topic, update["layout"], str(update.get("controllerBrokerUrl") or ""))
 
     @cached_property
-    def active(self) -> tuple[Segment, ...]:
+    def active(self) -> tuple[LayoutSegment, ...]:
         """Active segments in the order of their ranges."""
         return tuple(sorted((s for s in self.segments.values() if s.is_active), key=lambda s: s.start))
 
@@ -76,7 +79,7 @@ class Layout:
     def _starts(self) -> tuple[int, ...]:
         return tuple(segment.start for segment in self.active)
 
-    def find(self, hash: int) -> Segment:
+    def find(self, hash: int) -> LayoutSegment:
         """Return the active segment of a hash."""
         return self.active[bisect_right(self._starts, hash) - 1]
 
@@ -88,7 +91,7 @@ class Layout:
         """Return the ids of all descendants."""
         return self._reach(segment_id, lambda segment: segment.children)
 
-    def is_active(self, segment: Segment) -> bool:
+    def is_active(self, segment: LayoutSegment) -> bool:
         """Return whether a segment, perhaps of another layout or incarnation, takes messages now."""
         current = self.segments.get(segment.id)
         return current is not None and current.is_active and current.kafka_topic == segment.kafka_topic
@@ -120,11 +123,11 @@ class Layout:
             raise ValueError(f"no segment has the hash {expected:#06x}")
 
 
-def _read_segment(topic: str, info: Mapping[str, Any], created_at_ms: int | None) -> Segment:
+def _read_segment(topic: str, info: Mapping[str, Any], created_at_ms: int | None) -> LayoutSegment:
     id, start, end = int(info["segmentId"]), int(info["hashRange"]["start"]), int(info["hashRange"]["end"])
     if info["state"] not in ("ACTIVE", "SEALED"):
         raise ValueError(f"segment {id} has the unknown state {info['state']!r}")
-    return Segment(
+    return LayoutSegment(
         id=id,
         start=start,
         end=end,
@@ -137,3 +140,21 @@ def _read_segment(topic: str, info: Mapping[str, Any], created_at_ms: int | None
 
 def _ids(ids: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(id) for id in ids)
+
+
+def key_hash(key: bytes) -> int:
+    """Return the hash of a key: Murmur3 (x86, 32 bits, seed 0), low 16 bits, as in Pulsar 5."""
+    size = len(key)
+    aligned = size & ~3
+    value = 0
+    for offset in range(0, aligned, 4):
+        block = int.from_bytes(key[offset : offset + 4], "little") * 0xCC9E2D51 & _MASK
+        value ^= ((block << 15) | (block >> 17)) * 0x1B873593 & _MASK
+        value = (((value << 13) | (value >> 19)) & _MASK) * 5 + 0xE6546B64 & _MASK
+    if aligned < size:
+        block = int.from_bytes(key[aligned:], "little") * 0xCC9E2D51 & _MASK
+        value ^= ((block << 15) | (block >> 17)) * 0x1B873593 & _MASK
+    value ^= size
+    value = (value ^ (value >> 16)) * 0x85EBCA6B & _MASK
+    value = (value ^ (value >> 13)) * 0xC2B2AE35 & _MASK
+    return (value ^ (value >> 16)) & 0xFFFF

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]] | dict[str, str | bytes | None] | None"
 
 
-class Position(NamedTuple):
+class MessagePosition(NamedTuple):
     """Position of a message; those of one segment compare in the order of its messages."""
 
     created_at_ms: int
@@ -27,7 +27,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryReport:
     """Report of a message: where it is stored, if it is."""
 
     topic: str
@@ -41,16 +41,16 @@ class Delivery:
     created_at_ms: int
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> MessagePosition | None:
         """Position of the message; None without an offset."""
-        return None if self.offset is None else Position(self.created_at_ms, self.segment, self.offset)
+        return None if self.offset is None else MessagePosition(self.created_at_ms, self.segment, self.offset)
 
 
-OnDelivery: TypeAlias = Callable[[AnabranchError | None, Delivery], Any]
+OnDelivery: TypeAlias = Callable[[AnabranchError | None, DeliveryReport], Any]
 """Called from `poll` and `flush` with the error, or None, and the report."""
 
 
-class Record:
+class PendingMessage:
     """A message until its delivery is reported."""
 
     __slots__ = ("deadline", "hash", "headers", "key", "lane", "number", "on_delivery", "size", "timestamp", "value")
@@ -73,3 +73,11 @@ class Record:
         self.size = 0
         self.lane: Lane | None = None
         """Lane of the last attempt to send it."""
+
+
+def size_of_headers(headers: Headers) -> int:
+    """Return the bytes that headers count for."""
+    if not headers:
+        return 0
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return sum(len(name) + len(value or b"") for name, value in pairs)

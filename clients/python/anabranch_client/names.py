@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-from anabranch_client.errors import ConfigurationError
+from anabranch_client.errors import ClientSettingsError
 
 PARTITION = 0
 """The only partition of a segment's Kafka topic."""
@@ -21,7 +21,7 @@ def topic_parts(topic: str) -> tuple[str, str, str]:
     """Split `topic://tenant/namespace/name`, with or without its prefix, into its three parts."""
     parts = topic.removeprefix("topic://").split("/", 2)
     if len(parts) != 3 or not all(parts):
-        raise ConfigurationError(f"not a scalable topic: {topic!r}; expected topic://tenant/namespace/name")
+        raise ClientSettingsError(f"not a scalable topic: {topic!r}; expected topic://tenant/namespace/name")
     return parts[0], parts[1], parts[2]
 
 

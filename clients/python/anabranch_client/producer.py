@@ -27,13 +27,12 @@ from anabranch_client.errors import (
     DeliveryTimeout,
     MessageDiscarded,
     QueueFull,
-    TopicDeleted,
+    TopicRemoved,
     delivery_error,
 )
-from anabranch_client.hashing import key_hash
 from anabranch_client.lanes import Lane, Lanes, LaneState
-from anabranch_client.layout import Segment
-from anabranch_client.messages import Delivery, Headers, OnDelivery, Record
+from anabranch_client.layout import LayoutSegment, key_hash
+from anabranch_client.messages import DeliveryReport, Headers, OnDelivery, PendingMessage, size_of_headers
 from anabranch_client.names import PARTITION
 from anabranch_client.probe import GONE, SealProbe
 from anabranch_client.watch import LayoutWatch
@@ -77,7 +76,7 @@ class Producer:
         self._lock = threading.RLock()
         self._lanes = Lanes(layout, self._send, self._end)
         self._numbers = self._count = self._bytes = 0
-        self._ended: deque[tuple[Record, AnabranchError]] = deque()
+        self._ended: deque[tuple[PendingMessage, AnabranchError]] = deque()
         """Failed messages whose reports have not been delivered."""
         self._hashes: dict[bytes, int] = {}
         self._probe: SealProbe | None = None
@@ -95,24 +94,26 @@ class Producer:
     ) -> None:
         """Begin to send a message; messages of a key are stored in the order of these calls.
 
-        `timestamp` in milliseconds, 0: now. Raises `QueueFull` (a `BufferError`), `MessageTooLarge`, `TopicDeleted`.
+        `timestamp` in milliseconds, 0: now. Raises `QueueFull` (a `BufferError`), `MessageTooLarge`, `TopicRemoved`.
         """
         key = key.encode() if isinstance(key, str) else key
         value = value.encode() if isinstance(value, str) else value
-        size = OVERHEAD_BYTES + len(key or b"") + len(value or b"") + _size_of(headers)
+        size = OVERHEAD_BYTES + len(key or b"") + len(value or b"") + size_of_headers(headers)
         with self._lock:
             if self._is_closed:
                 raise ClientClosed(f"the producer of {self.topic} is closed: create another one")
             self._follow()
             if self._watch.layout is None:
-                raise self._watch.error or TopicDeleted(self.topic)
+                raise self._watch.error or TopicRemoved(self.topic)
             if self._count >= self._settings.max_messages or (
                 self._count and self._bytes + size > self._settings.max_bytes
             ):
                 raise QueueFull(
                     f"{self._count} messages ({self._bytes} bytes) wait for acknowledgements of {self.topic}: call poll"
                 )
-            record = Record(key, value, headers, timestamp, on_delivery, None if key is None else self._hash(key))
+            record = PendingMessage(
+                key, value, headers, timestamp, on_delivery, None if key is None else self._hash(key)
+            )
             record.size, record.number = size, self._numbers
             record.deadline = time.monotonic() + self._settings.timeout_seconds
             self._lanes.submit(record)
@@ -121,7 +122,10 @@ class Producer:
             self._bytes += size
 
     def poll(self, timeout: float = 0) -> int:
-        """Serve delivery reports, waiting for the first for `timeout` seconds (-1: forever); return their number."""
+        """Serve delivery reports; return their number.
+
+        Waits for the first one for `timeout` seconds, -1: forever.
+        """
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
         served = self._serve(0)
         while not served:
@@ -209,7 +213,7 @@ class Producer:
             return
         if layout is not None:
             self._lanes.follow(layout)
-        elif self._lanes.blocked and isinstance(error := self._watch.error, TopicDeleted):
+        elif self._lanes.blocked and isinstance(error := self._watch.error, TopicRemoved):
             self._lanes.give_up(lambda record: True, lambda lane: error)
 
     def _examine(self) -> None:
@@ -234,7 +238,7 @@ class Producer:
                 if lane.segment.kafka_topic == kafka_topic and not lane.in_flight:
                     self._lanes.resolve(lane, is_sealed)
 
-    def _send(self, segment: Segment, record: Record) -> bool:
+    def _send(self, segment: LayoutSegment, record: PendingMessage) -> bool:
         try:
             self._kafka.produce(
                 segment.kafka_topic,
@@ -252,7 +256,7 @@ class Producer:
             raise delivery_error(error.args[0]) from error
         return True
 
-    def _delivered(self, record: Record, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, record: PendingMessage, error: KafkaError | None, message: Message) -> None:
         """Take a report of librdkafka."""
         lane = record.lane
         assert lane is not None
@@ -267,16 +271,16 @@ class Producer:
             offset = message.offset() if error is None else None
             record.on_delivery(None if error is None else delivery_error(error), self._delivery(record, offset))
 
-    def _end(self, record: Record, error: AnabranchError) -> None:
+    def _end(self, record: PendingMessage, error: AnabranchError) -> None:
         """End a message without success; its report follows outside of the lock."""
         self._count -= 1
         self._bytes -= record.size
         self._ended.append((record, error))
 
-    def _delivery(self, record: Record, offset: int | None) -> Delivery:
+    def _delivery(self, record: PendingMessage, offset: int | None) -> DeliveryReport:
         lane = record.lane
         assert lane is not None
-        return Delivery(
+        return DeliveryReport(
             self.topic,
             record.key,
             record.value,
@@ -300,10 +304,3 @@ class Producer:
             f"segment {lane.segment.id} of {self.topic} takes no messages, and the controller has named no successor "
             f"within message.timeout.ms ({self._watch.error or 'it answers'}): check it and produce again"
         )
-
-
-def _size_of(headers: Headers) -> int:
-    if not headers:
-        return 0
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return sum(len(name) + len(value or b"") for name, value in pairs)

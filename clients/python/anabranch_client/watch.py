@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from anabranch_client.controller import Controller, read_message
-from anabranch_client.errors import AnabranchError, ClientClosed, ControllerUnavailable, TopicDeleted, TopicNotFound
+from anabranch_client.errors import AnabranchError, ClientClosed, ControllerUnavailable, TopicNotFound, TopicRemoved
 from anabranch_client.layout import Layout
 from anabranch_client.names import full_name
 
@@ -120,7 +120,7 @@ class LayoutWatch:
                 received = True
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == DELETED:
-                raise TopicDeleted(self.topic) from closed
+                raise TopicRemoved(self.topic) from closed
         finally:
             self._socket = None
             socket.close()
@@ -138,8 +138,8 @@ class LayoutWatch:
     def _fail(self, error: AnabranchError) -> None:
         with self._changed:
             if isinstance(error, TopicNotFound):
-                if self._layout is not None or isinstance(self._error, TopicDeleted):
-                    error = TopicDeleted(self.topic)
+                if self._layout is not None or isinstance(self._error, TopicRemoved):
+                    error = TopicRemoved(self.topic)
                 self._layout = None
             elif _is_final(self._error) and isinstance(error, ControllerUnavailable):
                 # A deletion stays the reason until a controller says otherwise.
