@@ -164,3 +164,19 @@ def test_given_up_messages_are_reported_once() -> None:
     stored = {record.number for records in model.stored.values() for record in records}
     assert stored | late == set(range(16))
     assert not stored & late
+
+
+def test_messages_wait_behind_their_oldest_blocked_segment() -> None:
+    """Segment 0 has a message in flight while its successor 2 is asked about a message that was too large."""
+    lower, upper = (next(c for c, key in enumerate(KEYS[:-1], 900) if key_hash(key) >> 15 == half) for half in (0, 1))
+    model = Model()
+    model.produce(lower)
+    model.seal(1)
+    model.publish()
+    model.produce(upper)
+    model.lanes.refuse(model.sent[2].popleft(), REFUSED)
+    assert [lane.segment.id for lane in model.lanes.blocked] == [0, 2]
+    model.produce(lower)
+    model.finish()
+    assert [record.number for record in model.stored[2]] == [0, 2]
+    assert model.failed == [1]
