@@ -13,7 +13,7 @@ the model check) changes them here. What is committed sets a clock, never what w
     an outcome            open_after_outcome, failures_after_outcome, failures_after_absence
     a clock that is set back   not_after
 
-The rules of samples are over columns. Two of them come for one sample too, equal by a property test.
+The rules of samples are over columns.
 """
 
 from __future__ import annotations
@@ -166,41 +166,23 @@ def modified_after_sample_all(modified_at: Ints, instants: Ints) -> Ints:
     return np.maximum(modified_at, instants)
 
 
-def cold_since_after_sample(cold_since: int | None, is_cold: bool, instant: int) -> int | None:
-    """Return since when a segment is cold, after a significant sample.
+def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, instants: Ints) -> Ints:
+    """Return since when segments are cold, after significant samples.
 
     That is the instant of the sample that fell below all merge thresholds, kept while those that follow are below too
     (guard `coldSinceThreshold`; PIP-483 "Pass 2").
     """
-    if not is_cold:
-        return None
-    return instant if cold_since is None else cold_since
-
-
-def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, instants: Ints) -> Ints:
-    """`cold_since_after_sample` over columns."""
     return np.where(is_cold, np.where(cold_since == NEVER, instants, cold_since), NEVER)
-
-
-def returned_after_sample(
-    returned_after: int | None, has_record: bool, cold_since: int | None, is_cold: bool, instant: int
-) -> int | None:
-    """Return the pause after which a load came back, by the sample given (guard `returnsWithinSeconds`).
-
-    None: it never fell. 0: it fell, and has not come back. When it comes back: the time for which it was cold, or half
-    of the pause before if that is longer, so that one short pause does not hide it. The sample is a significant one.
-    """
-    if is_cold:
-        return 0 if returned_after is None and has_record and cold_since is None else returned_after
-    if cold_since is None or returned_after is None:
-        return returned_after
-    return max(instant - cold_since, returned_after // 2)
 
 
 def returned_after_sample_all(
     returned_after: Ints, has_record: Bools, cold_since: Ints, is_cold: Bools, instants: Ints
 ) -> Ints:
-    """`returned_after_sample` over columns."""
+    """Return the pauses after which loads came back, by the samples given (guard `returnsWithinSeconds`).
+
+    `NEVER`: it never fell. 0: it fell, and has not come back. When it comes back: the time for which it was cold, or
+    half of the pause before if that is longer, so that one short pause does not hide it. Samples are significant ones.
+    """
     never_fell, was_cold = returned_after == NEVER, cold_since != NEVER
     falls = is_cold & never_fell & has_record & ~was_cold
     returns = ~is_cold & was_cold & ~never_fell

@@ -53,7 +53,7 @@ def past_after_layout(
     """Return the pasts of the active segments after a layout has come.
 
     `known_ids` are the ids of the layout before, `returned` the pauses of its segments as
-    `decisions.autoscale.clocks.returned_after_sample` has them. A merge has outlived the pause after which load was
+    `decisions.autoscale.clocks.returned_after_sample_all` has them. A merge has outlived the pause after which load was
     expected to come back; a split hands it on. A rebucket changes nothing.
     """
     pasts = {}

@@ -47,11 +47,6 @@ def inexact_reason(pattern: str) -> str | None:
     return read_pattern(pattern).inexact
 
 
-def matches_pattern(pattern: str, text: str) -> bool:
-    """Return whether a pattern matches all of a text; of an inexact one, whether it may."""
-    return text in matching_texts(pattern, (text,))
-
-
 @lru_cache(maxsize=4096)
 def matching_texts(pattern: str, texts: tuple[str, ...]) -> frozenset[str]:
     """Return those of many texts that a pattern matches as a whole, or may match."""

@@ -14,9 +14,7 @@ from itertools import product
 
 from decisions.autoscale.clocks import (
     Cooldowns,
-    cold_since_after_sample,
     cooldowns_after_layout,
-    returned_after_sample,
 )
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after, next_due
 from decisions.autoscale.hot_keys import HotKey
@@ -25,6 +23,7 @@ from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.rates import is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import HASH_SPACE, LayoutStateError, SegmentLayout
+from tests.decisions.single_samples import cold_since_after_sample, returned_after_sample
 
 MINUTE = 60_000
 FAR = 2**50

@@ -39,3 +39,19 @@ def cold_since_after_thresholds(cold_since: int | None, is_cold: bool, modified_
     if not is_cold:
         return None
     return modified_at if cold_since is None else max(cold_since, modified_at)
+
+
+def cold_since_after_sample(cold_since: int | None, is_cold: bool, instant: int) -> int | None:
+    if not is_cold:
+        return None
+    return instant if cold_since is None else cold_since
+
+
+def returned_after_sample(
+    returned_after: int | None, has_record: bool, cold_since: int | None, is_cold: bool, instant: int
+) -> int | None:
+    if is_cold:
+        return 0 if returned_after is None and has_record and cold_since is None else returned_after
+    if cold_since is None or returned_after is None:
+        return returned_after
+    return max(instant - cold_since, returned_after // 2)

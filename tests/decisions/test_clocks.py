@@ -114,9 +114,9 @@ def test_absence_is_one_failure_per_evaluation(evaluations):
 
 
 def test_cold_since_starts_and_ends_with_samples():
-    assert clocks.cold_since_after_sample(None, True, 5) == 5
-    assert clocks.cold_since_after_sample(5, True, 6) == 5
-    assert clocks.cold_since_after_sample(5, False, 6) is None
+    assert single_samples.cold_since_after_sample(None, True, 5) == 5
+    assert single_samples.cold_since_after_sample(5, True, 6) == 5
+    assert single_samples.cold_since_after_sample(5, False, 6) is None
 
 
 instants = st.none() | st.integers(0, 9)
@@ -132,7 +132,7 @@ def test_clocks_in_columns_equal_clocks_one_by_one(rows):
     before, cold, at = (list(values) for values in zip(*rows, strict=True))
     columns = column(before), np.array(cold, np.bool_), column(at)
     for one, all_of_them in (
-        (clocks.cold_since_after_sample, clocks.cold_since_after_sample_all),
+        (single_samples.cold_since_after_sample, clocks.cold_since_after_sample_all),
         (single_samples.cold_since_after_thresholds, clocks.cold_since_after_thresholds_all),
     ):
         assert all_of_them(*columns).tolist() == column(map(one, before, cold, at)).tolist()

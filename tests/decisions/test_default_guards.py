@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decisions.autoscale.clocks import returned_after_sample
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HASHES, HotKey, retry_at
 from decisions.autoscale.past import MAX_REGRETS, Past, past_after_layout, settle_ms
 from decisions.topic.layout import SegmentLayout
+from tests.decisions.single_samples import returned_after_sample
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
 
 HOUR = 60 * MINUTE

@@ -18,10 +18,8 @@ from decisions.autoscale.answers import Action, Answer, Rebucket, Split
 from decisions.autoscale.clocks import (
     Cooldowns,
     Failures,
-    cold_since_after_sample,
     cooldowns_after_layout,
     failures_after_outcome,
-    returned_after_sample,
 )
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
 from decisions.autoscale.hot_keys import HotKey
@@ -30,6 +28,7 @@ from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import accept_cause, is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import SegmentLayout
+from tests.decisions.single_samples import cold_since_after_sample, returned_after_sample
 
 STEP_MS, TICK_MS, TAKES_MS = 10_000, 60_000, 2_000
 """Between two samples; between two ticks; how long an action takes."""

@@ -92,13 +92,6 @@ def state_of(record: BundleRecord | None) -> State:
     return State.INIT if record is None else record.state
 
 
-def next_version(record: BundleRecord | None) -> int:
-    """The version of the record that is written after this one."""
-    if record is None:
-        return FIRST_VERSION
-    return -LAST_VERSION - 1 if record.version == LAST_VERSION else record.version + 1
-
-
 def brokers_of(record: BundleRecord | None) -> tuple[str, ...]:
     """The brokers whose loss concerns a record: the destination while active, the source while in flight."""
     if record is None:

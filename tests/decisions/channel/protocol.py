@@ -10,12 +10,19 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from decisions.bundles.channel.records import ACTIVE, BundleRecord, State, next_version, state_of
+from decisions.bundles.channel.records import ACTIVE, FIRST_VERSION, LAST_VERSION, BundleRecord, State, state_of
 
 LOOKUP_WAIT_MS = 30_000
 """How long an answer is put off until the bundle is owned."""
 TOMBSTONE_AFTER_MS = 3_600_000
 """How long a bundle stays `Deleted` or `Free` before its record is removed."""
+
+
+def next_version(record: BundleRecord | None) -> int:
+    """Return the version of the record that is written after this one."""
+    if record is None:
+        return FIRST_VERSION
+    return -LAST_VERSION - 1 if record.version == LAST_VERSION else record.version + 1
 
 
 class ChannelWrite(NamedTuple):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from decisions.bundles.channel.records import IN_FLIGHT, IN_FLIGHT_MS, BundleRecord, State, brokers_of, next_version
+from decisions.bundles.channel.records import IN_FLIGHT, IN_FLIGHT_MS, BundleRecord, State, brokers_of
+from tests.decisions.channel.protocol import next_version
 
 JITTER_MS = 180_000
 """How long a session that came back is not trusted (`maxCleanupDelayTimeInSecs`)."""
