@@ -1,15 +1,19 @@
-"""Options `--output` and `--file` of reports (text, JSON, HTML), and where the text goes.
+"""Options `--output` and `--file` of reports (text, JSON, HTML), where the text goes, and lakes that cannot be read.
 
 Stage: under the commands that compare and simulate, which make the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from schemas.printable import printable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -19,6 +23,27 @@ def report_options(command: _Command) -> _Command:
     output = click.option("--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
     file = click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for html needed.")
     return output(file(command))
+
+
+def refuse_options(options: Mapping[str, str], purpose: str) -> None:
+    """Raise a usage error for a given option that has another purpose; by the names of parameters."""
+    context = click.get_current_context()
+    for name, option in options.items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} is not for {purpose}")
+
+
+@contextmanager
+def reading_lake(lake: str, *refusals: type[Exception]) -> Iterator[None]:
+    """Turn `refusals`, and errors of the lake, into errors of the command."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except refusals as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
 def check_report(output: str, file: Path | None) -> None:

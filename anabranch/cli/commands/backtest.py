@@ -16,11 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, report_options, write_report
+from anabranch.cli.reports import check_report, reading_lake, refuse_options, report_options, write_report
 from anabranch.query.wording import instant
 from schemas.printable import printable
 
@@ -106,7 +105,7 @@ def backtest_command(
     from anabranch.simulation.backtest.running import backtest
 
     check_report(output, file)
-    _check_family(family)
+    refuse_options(_OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES, f"--family {family}")
     if since is not None and until is not None and since >= until:
         raise click.BadParameter("--since has to be before --until")
     if family == "bundles":
@@ -145,15 +144,6 @@ def backtest_command(
     write_report(text, file, printable(about[0]))
 
 
-def _check_family(family: str) -> None:
-    """Raise a usage error for an option of the other family."""
-    foreign = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
-    context = click.get_current_context()
-    for name, option in foreign.items():
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"{option} is not for --family {family}")
-
-
 def _of_bundles(
     context: Context,
     cluster: str | None,
@@ -163,15 +153,11 @@ def _of_bundles(
     until: datetime | None,
     output: str,
 ) -> tuple[str, str]:
-    from deltalake.exceptions import DeltaError
-
     from anabranch.cli.bundles.backtest import backtest_report
 
     lake = context.settings.lake_path
-    try:
+    with reading_lake(lake):
         return backtest_report(lake, cluster, policies, settings, since, until, output)
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
 @contextmanager
@@ -179,8 +165,6 @@ def opened_history(
     context: Context, scratch: Path | None, since: datetime | None, until: datetime | None, topics: str | None
 ) -> Iterator[History]:
     """The history of the settings' lake, with its loads in a temporary folder."""
-    from deltalake.exceptions import DeltaError
-
     from anabranch.simulation.backtest.reading import NoHistory, open_history
     from streaming.job.policy import configured_policy, stored_policy
 
@@ -190,23 +174,21 @@ def opened_history(
         raise click.BadParameter(f"there is no folder {printable(str(scratch))}", param_hint="--scratch")
     settings = context.settings
     configured = stored_policy(configured_policy(settings))
-    try:
-        with TemporaryDirectory(prefix="anabranch-backtest-", dir=scratch) as folder:
-            yield open_history(
-                settings.lake_path,
-                Path(folder),
-                since,
-                until,
-                topics,
-                configured,
-                int(settings.stream.tick_seconds * 1000),
-                progress_line(),
-                settings.stream.change_threshold,
-            )
-    except NoHistory as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {settings.lake_path} cannot be read: {error}") from error
+    with (
+        reading_lake(settings.lake_path, NoHistory),
+        TemporaryDirectory(prefix="anabranch-backtest-", dir=scratch) as folder,
+    ):
+        yield open_history(
+            settings.lake_path,
+            Path(folder),
+            since,
+            until,
+            topics,
+            configured,
+            int(settings.stream.tick_seconds * 1000),
+            progress_line(),
+            settings.stream.change_threshold,
+        )
 
 
 @contextmanager

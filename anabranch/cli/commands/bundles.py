@@ -16,6 +16,7 @@ from anabranch.cli.bundles.explanation import UnknownBroker, cycle_text, decisio
 from anabranch.cli.context import Context
 from anabranch.cli.exits import FOUND
 from anabranch.cli.instants import INSTANT, Instant
+from anabranch.cli.reports import reading_lake, write_report
 from decisions.bundles.channel.checking import ChannelFinding, Checker, FindingKind
 from decisions.bundles.channel.records import Store
 from schemas.printable import printable
@@ -59,8 +60,6 @@ def explain_bundle(
     more, with all on record before it; of a long record with those of the two hours before it, as long as that leads to
     what is on record, and a note says so. About 50 microseconds for each bundle and cycle.
     """
-    from deltalake.exceptions import DeltaError
-
     from anabranch.history.bundles.record import ClusterNotOnRecord, decisions_about, last_cycle
     from anabranch.history.explain.application import became
 
@@ -68,7 +67,7 @@ def explain_bundle(
         raise click.UsageError("--bundle and --broker are two questions: ask one at a time")
     until = None if at is None else at.replace(second=59, microsecond=999_999) if at.second == 0 else at
     lake = context.settings.lake_path
-    try:
+    with reading_lake(lake, ClusterNotOnRecord, UnknownBroker):
         if bundle is not None:
             decision = decisions_about(lake, cluster, bundle, until)[-1]
             end = became(lake, decision["decision_id"])
@@ -84,10 +83,6 @@ def explain_bundle(
                 click.echo(f"note: run from {last.since:%F %T} UTC on; --exact runs all that is on record", err=True)
             if last.doubt is not None:
                 click.echo(f"note: this is otherwise on record: {printable(last.doubt)}", err=True)
-    except (ClusterNotOnRecord, UnknownBroker) as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     click.echo(text if output == "text" else document, nl=output == "json")
 
 
@@ -121,8 +116,6 @@ def draw_history(
     Out of the brokers' own reports: so it shows every move, whoever made it. Brokers with the extensible load manager
     name their busiest bundles only.
     """
-    from deltalake.exceptions import DeltaError
-
     from anabranch.cli.bundles.history import as_json, as_text
     from anabranch.history.bundles.history import history as history_of
     from anabranch.history.bundles.picture import picture
@@ -132,17 +125,12 @@ def draw_history(
         raise click.BadParameter("--since has to be before --until")
     lake = context.settings.lake_path
     try:
-        recorded = history_of(lake, cluster, since, until)
+        with reading_lake(lake):
+            recorded = history_of(lake, cluster, since, until)
     except NoRecord as error:
         raise click.ClickException(printable(f"{cluster}: {error}")) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     if svg is not None:
-        try:
-            svg.write_text(picture(recorded))
-        except OSError as error:
-            raise click.ClickException(f"cannot write {svg}: {error.strerror}") from error
-        click.echo(f"{svg}: {len(recorded.brokers)} brokers, {len(recorded.moves)} moves", err=True)
+        write_report(picture(recorded), svg, f"{len(recorded.brokers)} brokers, {len(recorded.moves)} moves")
     if output == "json":
         click.echo(json.dumps(as_json(recorded)))
     elif svg is None:

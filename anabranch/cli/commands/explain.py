@@ -14,6 +14,7 @@ import click
 from anabranch.cli.connection import encodable_text
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
+from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ def explain_command(
     thing as little as is enough, and decides again. Last comes why the topic is slow, if it is: short of segments,
     short of working consumers, or one hot key.
     """
-    from deltalake.exceptions import DeltaError
-
     from anabranch.cli.explain_text import explanation_text
     from anabranch.history.explain.changes import changes
     from anabranch.history.explain.record import NotOnRecord, check_segment, explain
@@ -66,16 +65,12 @@ def explain_command(
     from streaming.job.watchdog import OUTAGE_TICKS
 
     settings = context.settings
-    try:
+    with reading_lake(settings.lake_path, NotOnRecord, UnknownTopic):
         name = topic_on_record(settings.lake_path, encodable_text(topic))
         outage = timedelta(seconds=settings.stream.tick_seconds * OUTAGE_TICKS)
         explanation = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)
         if segment is not None:
             check_segment(explanation.snapshot.layout, segment)
-    except (NotOnRecord, UnknownTopic) as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {settings.lake_path} cannot be read: {error}") from error
     if as_snapshot:
         click.echo(snapshot_to_wire(explanation.snapshot).to_json())
         return

@@ -12,7 +12,7 @@ import click
 from anabranch.cli.connection import encodable_text
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from schemas.printable import printable
+from anabranch.cli.reports import reading_lake, write_report
 
 
 @click.command("history")
@@ -45,7 +45,6 @@ def history_command(
     In the terminal time runs downwards, a row for each change. In the picture it runs from left to right: a river whose
     arms part where a segment is split, and join where two are merged. TOPIC as in `anabranch explain`.
     """
-    from deltalake.exceptions import DeltaError
     from rich.console import Console
 
     from anabranch.cli.river_text import river_text
@@ -56,18 +55,10 @@ def history_command(
     if since is not None and until is not None and since >= until:
         raise click.BadParameter("--since has to be before --until")
     lake = context.settings.lake_path
-    try:
+    with reading_lake(lake, NothingOnRecord, UnknownTopic):
         river = read_river(lake, topic_on_record(lake, encodable_text(topic)), since, until)
-    except (NothingOnRecord, UnknownTopic) as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     if svg is not None:
-        try:
-            svg.write_text(picture(river))
-        except OSError as error:
-            raise click.ClickException(f"cannot write {svg}: {error.strerror}") from error
-        click.echo(f"{svg}: {len(river.reaches)} segments, {len(river.turns)} turns", err=True)
+        write_report(picture(river), svg, f"{len(river.reaches)} segments, {len(river.turns)} turns")
     if output == "json":
         click.echo(json.dumps(asdict(river)))
     elif svg is None:

@@ -16,7 +16,7 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, report_options, write_report
+from anabranch.cli.reports import check_report, reading_lake, report_options, write_report
 from anabranch.query.wording import instant
 from schemas.printable import printable
 
@@ -62,8 +62,6 @@ def compare_sides(
     Both have to watch the same topics: `anabranch serve collector pulsar` and the job run, and the executor in mode
     observe.
     """
-    from deltalake.exceptions import DeltaError
-
     from anabranch.history.recorded import RecordedHistory, newest_before
     from anabranch.simulation.shadow.record import NothingToCompare, read_sides
     from anabranch.simulation.shadow.report import compare
@@ -74,7 +72,7 @@ def compare_sides(
     check_report(output, file)
     lake = context.settings.lake_path
     prefix = None if namespace is None else f"topic://{namespace}/"
-    try:
+    with reading_lake(lake, NothingToCompare, RebuildError):
         retained = retained_from(lake)
         start = max(retained, since) if retained and since else retained
         with TemporaryDirectory(prefix="anabranch-shadow-", dir=scratch) as folder:
@@ -85,10 +83,6 @@ def compare_sides(
                 lambda topic: prefix is None or topic.startswith(prefix),
                 _progress if sys.stderr.isatty() else lambda *_: None,
             )
-    except (NothingToCompare, RebuildError) as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     end = recorded.ended_at if until is None else min(int(until.timestamp() * 1000), _MOST_MILLIS)
     comparison = compare(recorded, None if since is None else int(since.timestamp() * 1000), end, reversal_minutes)
     if output == "html":

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, report_options, write_report
+from anabranch.cli.reports import check_report, reading_lake, refuse_options, report_options, write_report
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
 from schemas.printable import printable
 
@@ -157,7 +156,7 @@ def simulate_command(
         return
     if not policies:
         raise click.UsageError("Missing option '--policy'.")
-    _check_family(family)
+    refuse_options(_OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES, f"--family {family}")
     if family == "bundles":
         from anabranch.cli.bundles.simulation import simulation_report
 
@@ -253,15 +252,6 @@ def _weeks(traces: tuple[Path, ...], days: float, percentile: float, seeds: rang
     return json.dumps([row.to_json() for row in rows]) + "\n" if output == "json" else as_text(rows)
 
 
-def _check_family(family: str) -> None:
-    """Raise a usage error for an option of the other family."""
-    foreign = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
-    context = click.get_current_context()
-    for name, option in foreign.items():
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"{option} is not for --family {family}")
-
-
 def _demand(
     context: Context, text: str, topics: int, hours: float, peak: float, seed: int, since: datetime | None
 ) -> Source:
@@ -296,8 +286,6 @@ def _tick_ms(context: Context) -> int:
 
 def _delay_ms(context: Context, seconds: float | None, demand: str, since: datetime | None, step_ms: int) -> int:
     """Return the time from a decision to its layout in whole steps: as asked for, as in the lake, or one step."""
-    from deltalake.exceptions import DeltaError
-
     from anabranch.simulation.backtest.record import recorded_delay
     from anabranch.simulation.topics.run import delay_in_steps
 
@@ -306,26 +294,18 @@ def _delay_ms(context: Context, seconds: float | None, demand: str, since: datet
     delay_ms = None if seconds is None else round(seconds * 1000)
     if delay_ms is None and demand == LAKE:
         lake, begin = context.settings.lake_path, 0 if since is None else round(since.timestamp() * 1000)
-        try:
+        with reading_lake(lake):
             delay_ms = recorded_delay(lake, begin)
-        except (DeltaError, OSError) as error:
-            raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     return delay_in_steps(delay_ms or 0, step_ms) * step_ms
 
 
 def _lake_demand(lake: str, since: datetime | None, tick_ms: int) -> Source:
-    from deltalake.exceptions import DeltaError
-
     from anabranch.simulation.topics.from_lake import lines_of_lake
     from anabranch.simulation.topics.recorded import DemandError, RecordedDemand
     from anabranch.simulation.topics.timeline import step_for
 
-    try:
+    with reading_lake(lake, DemandError):
         return RecordedDemand(*lines_of_lake(lake, since), step_ms=step_for(tick_ms))
-    except DemandError as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
 def _named_policies(policies: tuple[str, ...], profile: str) -> dict[str, ConfiguredPolicy]:
