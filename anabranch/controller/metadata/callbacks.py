@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from anabranch.controller.metadata.base import CallbackHandle, SessionCallback, SessionState
+from anabranch.controller.metadata.base import CallbackHandle, MetadataStore, SessionCallback, SessionState
 
 _log = logging.getLogger(__name__)
 
@@ -76,3 +76,23 @@ class SessionListeners:
     def _forget(self, key: object) -> None:
         with self._lock:
             self._listeners.pop(key, None)
+
+
+class SessionedStore(MetadataStore):
+    """The session of a store, by its listeners."""
+
+    _session: SessionListeners
+
+    def on_session(self, callback: SessionCallback) -> CallbackHandle:
+        """See `MetadataStore`."""
+        return self._session.listen(callback)
+
+    @property
+    def session(self) -> SessionState:
+        """See `MetadataStore`."""
+        return self._session.state
+
+    @property
+    def session_changes(self) -> int:
+        """See `MetadataStore`."""
+        return self._session.changes

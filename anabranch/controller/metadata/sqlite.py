@@ -23,10 +23,8 @@ from anabranch.controller.metadata.base import (
     CallbackHandle,
     ChangeKind,
     InvalidTreeChange,
-    MetadataStore,
     Op,
     Put,
-    SessionCallback,
     SessionLost,
     SessionState,
     Stored,
@@ -37,7 +35,7 @@ from anabranch.controller.metadata.base import (
     check_path,
     parent,
 )
-from anabranch.controller.metadata.callbacks import Callbacks, SessionListeners
+from anabranch.controller.metadata.callbacks import Callbacks, SessionedStore, SessionListeners
 from anabranch.controller.metadata.commit_plan import NodeAction, PlanStep, paths_to_read, plan
 
 FORMAT = 4
@@ -61,7 +59,7 @@ Upgrade = Callable[[sqlite3.Connection], None]
 """Migrates a database of an older format to the tables of `create_tables`, inside a transaction."""
 
 
-class SqliteStore(MetadataStore):
+class SqliteStore(SessionedStore):
     """The file and its watches."""
 
     def __init__(self, file: Path, upgrades: Mapping[int, Upgrade] | None = None) -> None:
@@ -150,20 +148,6 @@ class SqliteStore(MetadataStore):
                 raise SessionLost(f"the metadata store of {self.file} is closed")
             self._watches.setdefault(path, {})[key] = (callback, below)
         return CallbackHandle(lambda: self._forget(path, key))
-
-    def on_session(self, callback: SessionCallback) -> CallbackHandle:
-        """See `MetadataStore`."""
-        return self._session.listen(callback)
-
-    @property
-    def session(self) -> SessionState:
-        """See `MetadataStore`."""
-        return self._session.state
-
-    @property
-    def session_changes(self) -> int:
-        """See `MetadataStore`."""
-        return self._session.changes
 
     def close(self) -> None:
         """See `MetadataStore`."""

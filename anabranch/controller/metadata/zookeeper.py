@@ -52,10 +52,8 @@ from anabranch.controller.metadata.base import (
     Check,
     Delete,
     InvalidTreeChange,
-    MetadataStore,
     Op,
     Put,
-    SessionCallback,
     SessionLost,
     SessionState,
     Stored,
@@ -64,7 +62,7 @@ from anabranch.controller.metadata.base import (
     check_ops,
     check_path,
 )
-from anabranch.controller.metadata.callbacks import Callbacks, SessionListeners
+from anabranch.controller.metadata.callbacks import Callbacks, SessionedStore, SessionListeners
 from anabranch.controller.metadata.commit_plan import NodeAction, PlanStep, paths_to_read, plan
 from anabranch.controller.metadata.commit_size import CommitLimit, CommitTooLarge
 from anabranch.controller.metadata.store_paths import NODES, TOPICS
@@ -100,7 +98,7 @@ class _Look:
     """Counter path to its data version."""
 
 
-class ZooKeeperStore(MetadataStore):
+class ZooKeeperStore(SessionedStore):
     """One client with one session at a time; a lost one is followed by a new one."""
 
     def __init__(
@@ -247,24 +245,10 @@ class ZooKeeperStore(MetadataStore):
             self._fail(error)
         return CallbackHandle(lambda: self._forget(watch))
 
-    def on_session(self, callback: SessionCallback) -> CallbackHandle:
-        """See `MetadataStore`."""
-        return self._session.listen(callback)
-
     @property
     def commit_limit(self) -> CommitLimit:
         """See `MetadataStore`."""
         return self._limit
-
-    @property
-    def session(self) -> SessionState:
-        """See `MetadataStore`."""
-        return self._session.state
-
-    @property
-    def session_changes(self) -> int:
-        """See `MetadataStore`."""
-        return self._session.changes
 
     def close(self) -> None:
         """See `MetadataStore`."""
