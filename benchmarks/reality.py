@@ -12,173 +12,18 @@ benchmarks/reality.json has it in any case.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from anabranch.local.demand import demands
-from anabranch.local.sliced import LabDemand
-from anabranch.local.traffic import COUNTERS_FILE
-from anabranch.simulation.backtest.reading import open_history
-from anabranch.simulation.backtest.running import RAN, backtest, resolved
-from anabranch.simulation.topics.from_lake import lines_of_lake
-from anabranch.simulation.topics.recorded import RecordedDemand
-from anabranch.simulation.topics.run import simulate
-from anabranch.simulation.topics.timeline import Source
 from benchmarks.record import machine_now, write_report
-from decisions.autoscale.policy import read_policy
-from engine.autoscale.topics import ConfiguredPolicy
-from schemas.settings.root import Settings, load_settings
-from tests.harness.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
+from tests.harness.real_runs import COUNTS, HOME, POLICIES, judged, run_for
 
-HOME = Path(__file__).resolve().parents[1]
 PAGE, BEGINS, ENDS = HOME / "benchmarks" / "backtest.txt", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"
-POLICIES = {
-    # Clocks that give thirty minutes some hundred actions, all at ticks: `shapes_live` has decisions between them.
-    "A": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "40s"\nmergeWindowSeconds = "30s"\n'
-    "promptSplits = false\n",
-    "B": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "80s"\nmergeWindowSeconds = "80s"\n'
-    "splitMsgRateInThreshold = 8000\npromptSplits = false\n",
-}
-COUNTS = ("splits", "merges", "segmentHours", "minutesOverThreshold")
 HEADS = ("splits", "merges", "segment-hours", "minutes over threshold")
-TRAFFIC = {
-    "report_seconds": 1,
-    "peak_msg_rate_in": 40_000,
-    "wave_seconds": 600,
-    "burst_seconds": 240,
-    "max_consumers": 6,
-    "consumer_seconds": 60,
-}
-MORE_SECONDS = 30
-"""A run's traffic begins some seconds after it, and what is compared has to be whole."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A run that has ended."""
-
-    name: str
-    settings: Settings
-    policy: ConfiguredPolicy
-    began_at: int
-    """The demand's beginning."""
-    ends_at: int
-
-    @property
-    def lake(self) -> str:
-        """Its lake."""
-        return self.settings.lake_path
-
-
-def run_for(name: str, folder: Path, minutes: float, topics: int, seed: int) -> Ran:
-    """Run the whole system under a policy; raises `SystemExit` with the end of its output when it fails."""
-    folder.mkdir(parents=True)
-    demonstration = (HOME / "conf" / "policies" / "demonstration.toml").read_text()
-    changed = {line.partition(" ")[0] for line in POLICIES[name].splitlines()}
-    lines = [line for line in demonstration.splitlines() if line.partition(" ")[0] not in changed]
-    (folder / "policy.toml").write_text("\n".join(lines) + "\n" + POLICIES[name])
-    traffic = {"seed": seed, "topics": topics, "from_start": True, **TRAFFIC}
-    (folder / "overlay.toml").write_text(
-        f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoint"\n'
-        f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
-        f'[policy]\ncluster = "{folder}/policy.toml"\n[traffic]\n'
-        + "".join(f"{key} = {json.dumps(value)}\n" for key, value in traffic.items())
-    )
-    configured = [str(HOME / "conf" / "demonstration.toml"), str(folder / "overlay.toml")]
-    command = [
-        sys.executable,
-        "-m",
-        "anabranch",
-        *(word for file in configured for word in ("--config", file)),
-        "run",
-        "--local",
-        "--no-screen",
-        "--without",
-        "web",
-        "--for",
-        f"{round(minutes * 60) + MORE_SECONDS}s",
-        "--report",
-        str(folder / "report.json"),
-    ]
-    with open(folder / "out.log", "w") as log:
-        code = subprocess.run(
-            command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
-        ).returncode
-    if code:
-        raise SystemExit(f"the run under policy {name} failed:\n{(folder / 'out.log').read_text()[-3000:]}")
-    (folder / "minutes").write_text(str(minutes))
-    return read_run(name, folder)
-
-
-def read_run(name: str, folder: Path) -> Ran:
-    """Return a run that is in a folder."""
-    files = [HOME / "conf" / "demonstration.toml", folder / "overlay.toml"]
-    settings = load_settings(files, HOME, {})
-    policy = ConfiguredPolicy("default", read_policy((folder / "policy.toml").read_text()).to_json())
-    began_at = round(json.loads((folder / COUNTERS_FILE).read_text())["origin"] * 1000)
-    minutes = float((folder / "minutes").read_text())
-    return Ran(name, settings, policy, began_at, began_at + round(minutes * 60_000))
-
-
-def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
-    """Predict what `other` did from the record of `ran`, and add up what it really did."""
-    limits = resolved(ran.policy).split_thresholds
-    begin, end = (
-        datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=instant)
-        for instant in (ran.began_at, ran.ends_at)
-    )
-    stream = ran.settings.stream
-    tick_ms = round(stream.tick_seconds * 1000)
-    folder.mkdir(parents=True, exist_ok=True)
-    history = open_history(
-        ran.lake, folder, begin, end, None, ran.policy, tick_ms, change_threshold=stream.change_threshold
-    )
-    predicted = backtest(history, {other.name: other.policy})
-    on_record = RecordedDemand(*lines_of_lake(ran.lake, begin, until=end), step_ms=history.step_ms)
-    hours = (ran.ends_at - ran.began_at) / 3_600_000
-    seeded = LabDemand(ran.settings.traffic, hours, ran.began_at, history.step_ms)
-
-    def simulated(source: Source) -> dict[str, float]:
-        outcome = simulate(
-            source,
-            {other.name: other.policy},
-            yardstick=ran.policy,
-            tick_ms=tick_ms,
-            change_threshold=stream.change_threshold,
-            delay_ms=history.delay_ms,
-        )[other.name]
-        return {name: float(outcome.to_json()[name]) for name in COUNTS}
-
-    return {
-        "record": ran.name,
-        "policy": other.name,
-        "before": really(ran, limits),
-        "real": really(other, limits),
-        "predicted": {
-            "backtest": _counts(predicted.totals(other.name)),
-            "simulate, demand on record": simulated(on_record),
-            "simulate, seeded demand": simulated(seeded),
-        },
-        "delaySeconds": history.delay_ms / 1000,
-        "confidence": round(predicted.confidence(other.name).confidence, 3),
-        "itself": {"predicted": _counts(predicted.totals(RAN)), **predicted.agreement.to_json()},
-    }
-
-
-def really(ran: Ran, limits: Sequence[float]) -> dict[str, float]:
-    """Return the actual figures of a run: actions and layouts from its rows, minutes over from the demand."""
-    wanted = demands(ran.settings.traffic, ran.began_at / 1000)
-    over = minutes_over(ran.lake, ran.began_at, ran.ends_at, limits, wanted)
-    return counts_of(ran.lake, ran.began_at, ran.ends_at, limits) | {"minutesOverThreshold": over}
 
 
 def error(predicted: float, real: float) -> float:
@@ -235,28 +80,6 @@ def said(report: Mapping[str, Any]) -> str:
     )
 
 
-def judged(folder: Path) -> dict[str, Any]:
-    """Compare the two runs in a folder, in both directions."""
-    runs = {name: read_run(name, folder / name) for name in POLICIES}
-    traffic = runs["A"].settings.traffic
-    return {
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": machine_now(),
-        "minutes": round((runs["A"].ends_at - runs["A"].began_at) / 60_000, 1),
-        "topics": traffic.topics,
-        "seed": traffic.seed,
-        "comparisons": [
-            compare(runs[ran], runs[other], folder / f"loads-{ran}") for ran, other in (("A", "B"), ("B", "A"))
-        ],
-        "outcomes": {name: outcomes_of(run.lake) for name, run in runs.items()},
-        "lagSeconds": {name: round(lag_seconds(run.lake), 2) for name, run in runs.items()},
-    }
-
-
-def _counts(totals: Mapping[str, float]) -> dict[str, float]:
-    return {name: totals[name] for name in COUNTS}
-
-
 @click.command()
 @click.option("--minutes", type=click.FloatRange(0.5, 600), default=30.0, show_default=True)
 @click.option("--topics", type=click.IntRange(1, 200), default=24, show_default=True)
@@ -277,7 +100,7 @@ def main(minutes: float, topics: int, seed: int, folder: Path | None, known: Pat
         for name in () if known else POLICIES:
             click.echo(f"running under policy {name} for {minutes:g} minutes …", err=True)
             run_for(name, where / name, minutes, topics, seed)
-        report = judged(where)
+        report = {"machine": machine_now(), **judged(where)}
     click.echo(said(report))
     write_report("reality", report)
     if write:

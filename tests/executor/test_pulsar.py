@@ -15,11 +15,12 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from anabranch.local.pulsar.load import KeyedDemand, KeyedLoad, dropped_receipts, keyed_load
+from anabranch.local.pulsar.load import KeyedDemand, KeyedLoad, keyed_load
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from lake.tables import create_lake
 from tests.executor.conftest import House
 from tests.executor.gate import LOST_AFTER, open_gate
+from tests.harness.pulsar.client_log import dropped_receipts
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.pulsar

@@ -1,7 +1,7 @@
 """Totals of a run of the whole system, from the lake's raw rows and without backtest code.
 
-For tests and for `benchmarks.reality`. Layouts are those that were announced, loads those that were accepted, actions
-those decisions that were applied. Instants are milliseconds since 1970, of the job's clock.
+Layouts are those that were announced, loads those that were accepted, actions those decisions that were applied.
+Instants are milliseconds since 1970, of the job's clock.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from anabranch.cli.main import cli
-from anabranch.local.pulsar.load import dropped_receipts
 from anabranch.local.pulsar.traffic import TOPIC
+from tests.harness.pulsar.client_log import dropped_receipts
 from tests.local.running import Run, applied_ids, applied_kinds, end, superseded_by_others
 from tests.waiting import wait_until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.simulation.backtest.spilling import instant
-from benchmarks.reality import COUNTS, POLICIES, judged, run_for
 from tests.harness.raw_rows import counts_of
+from tests.harness.real_runs import COUNTS, POLICIES, judged, run_for
 from tests.local.lake import at, decision, layout_event, layout_json, load, outcome, write
 from tests.local.running import superseded_by_others
 

@@ -1,6 +1,6 @@
 """Every shape of demand through the real processes, beside the engine alone on the same demand.
 
-Run as `python -m benchmarks.shapes_live [--minutes 18]`; not part of `make bench`. Each of the shapes of
+Run as `python -m tests.harness.shapes_live [--minutes 18]`. Each of the shapes of
 `anabranch.simulation.topics.demands` is one topic of one local run: Kafka, job, executor and controller under the
 supervisor. Six hours of demand pass in the given minutes, under a policy with clocks to match. The same demand, policy
 and clock then go through the simulation's kernel. What really happened is added up from the lake's raw rows
@@ -43,7 +43,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import Settings, load_settings
 from tests.harness.raw_rows import counts_of, minutes_over, outcomes_of
 
-HOME = Path(__file__).resolve().parents[1]
+HOME = Path(__file__).resolve().parents[2]
 POLICY = """
 splitCooldownSeconds = "20s"
 mergeCooldownSeconds = "40s"
@@ -174,7 +174,7 @@ def _feed(settings: Settings, demands: Sequence[ShapeDemand], minutes: float) ->
     """Report the demands until their end; return when they began, milliseconds since 1970."""
     stop, counters = threading.Event(), Counters(Path(settings.path(settings.local.folder)) / "shapes.json")
     outlet = KafkaOutlet(settings.kafka_connection(), counters)
-    reports = SampleReports(settings, demands, outlet, counters)
+    reports = SampleReports(demands, outlet)
     with closing(controller_topics(settings)) as topics:
         sessions = DemandSessions(topics, demands, max(int(demand.sessions.max()) for demand in demands))
         while any(demand.topic not in sessions.layouts for demand in demands):
