@@ -141,10 +141,7 @@ class SegmentLayout:
             raise LayoutStateError(f"the active segments end at {expected:#06x}, not at 0x10000")
 
     def find_active_segment(self, hash_value: int) -> Segment:
-        """The active segment whose range a hash is in (PIP-468 "SegmentLayout").
-
-        The hash of a key is the low 16 bits of the Murmur3 (x86, 32 bits) of its bytes.
-        """
+        """The active segment whose range a hash is in (PIP-468 "SegmentLayout")."""
         if not 0 <= hash_value < HASH_SPACE:
             raise LayoutArgumentError(f"a hash is in 0x0000..0xffff, got {hash_value}")
         index = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1
