@@ -23,6 +23,9 @@ from tests.bookkeeper.conftest import BookKeepers
 from tests.bookkeeper.messages import made
 
 SCHEMA = {"application": "pulsar", "component": "schema"}
+SWITCH = ["switch", "--target", "new", "--no-dry-run"]
+ROLLBACK = ["rollback", "--no-dry-run"]
+CLEANUP = ["cleanup", "--force", "--no-dry-run"]
 CURSOR = {"component": "managed-ledger", "pulsar/cursor": "c3Vi"}
 _NUMBERS = count(1)
 _KILLED = """
@@ -171,6 +174,12 @@ class PulsarLike(Commands):
             cursor = read_cursor(record.content)
             found |= {cursor.ledger: cursor.stamp} if cursor.ledger >= 0 else {}
         return found
+
+    def contents(self) -> dict[int, tuple[int, int]]:
+        """Number of entries and checksum of every such ledger, read where its stamp leads."""
+        clusters, read = self.bookkeepers.clusters, self.bookkeepers.writer.read
+        places = {ledger: (stamp or "old").partition(":")[0] for ledger, stamp in self.attributions().items()}
+        return {ledger: read(clusters[place].uri, ledger) for ledger, place in places.items()}
 
     def dump(self) -> dict[str, bytes]:
         """All of Pulsar's records, and the registry."""

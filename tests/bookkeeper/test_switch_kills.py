@@ -9,9 +9,8 @@ import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -24,11 +23,11 @@ from lake.rows import WholeTables
 from schemas.bookies import BookieSnapshot
 from schemas.tables.rows import DECISIONS, OUTCOMES
 from tests.bookkeeper.conftest import BookKeepers
-from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
+from tests.bookkeeper.pulsar_like import CLEANUP, ROLLBACK, SWITCH, PulsarLike, pulsar_like
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
-SUBJECT = "standalone/old-new-1"
+pytestmark = pytest.mark.timeout(900)
+SUBJECT, KILLS = "standalone/old-new-1", 2
 
 
 @pytest.fixture
@@ -57,20 +56,33 @@ def steps_begun(pulsar: PulsarLike) -> int:
     return len(read_steps(str(pulsar.folder / "lake"), SUBJECT))
 
 
-def moved(pulsar: PulsarLike, cluster: str = "new") -> int:
+def moved(pulsar: PulsarLike, cluster: str) -> int:
     """Ledgers that are on a cluster, and those that are attributed to it."""
     stamps = pulsar.attributions()
     there = set(pulsar.bookkeepers.hands.ledgers(cluster)) & set(stamps)
     return len(there) + sum(stamp is not None and stamp.startswith(cluster) for stamp in stamps.values())
 
 
-def _has_come_to(pulsar: PulsarLike, number: int, process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is not None or moved(pulsar) >= number
+def left(pulsar: PulsarLike, cluster: str) -> int:
+    """Ledgers of schemas and subscriptions that a cluster no longer has."""
+    stamps = pulsar.attributions()
+    return len(stamps) - len(set(pulsar.bookkeepers.hands.ledgers(cluster)) & set(stamps))
 
 
-def _has_left(pulsar: PulsarLike, number: int, process: subprocess.Popen[bytes]) -> bool:
-    there = set(pulsar.bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
-    return process.poll() is not None or len(there) <= number
+def killed_at(
+    pulsar: PulsarLike, command: list[str], progress: Callable[[], int], instants: list[int], chance: random.Random
+) -> int:
+    """Run a command for each amount of progress, and kill it there; return how many were killed."""
+    killed = 0
+    for enough in sorted(instants):
+        with running(pulsar, *command) as process:
+            wait_until(lambda: process.poll() is not None or progress() >= enough, 60)  # noqa: B023
+            killed += process.poll() is None
+            if chance.random() < 0.5 and process.poll() is None:
+                # Its hands first: it starts new ones, and is killed in the middle of that.
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
+    return killed
 
 
 @contextmanager
@@ -97,18 +109,10 @@ def one_active(pulsar: PulsarLike) -> Iterator[Counter[int]]:
 
 def test_random_kills_deliver_everything_once(pulsar: PulsarLike) -> None:
     """The switch and its bookie clients are killed again and again."""
-    chance, killed = random.Random(7), 0
+    chance = random.Random(7)
     with one_active(pulsar) as seen:
-        for enough in sorted(chance.sample(range(1, 560), 6)):
-            with running(pulsar, "switch", "--target", "new", "--no-dry-run") as process:
-                wait_until(partial(_has_come_to, pulsar, enough, process), 60)
-                killed += process.poll() is None
-                if chance.random() < 0.5 and process.poll() is None:
-                    # Its hands first: it starts new ones, and is killed in the middle of that.
-                    for child in psutil.Process(process.pid).children(recursive=True):
-                        child.kill()
-        assert killed >= 4
-        assert "300 of 300 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
+        assert killed_at(pulsar, SWITCH, lambda: moved(pulsar, "new"), chance.sample(range(1, 560), 6), chance) >= 4
+        assert "300 of 300 on new" in pulsar.ok(*SWITCH)
     assert set(seen) == {1}
 
     assert "all in order" in pulsar.ok("check", "--contents")
@@ -126,30 +130,37 @@ def test_random_kills_deliver_everything_once(pulsar: PulsarLike) -> None:
             (one.action, one.object, one.ledger) for one in decide(inputs).steps
         }
 
-    # Killed while it cleans up.
-    with running(pulsar, "cleanup", "--force", "--no-dry-run") as process:
-        wait_until(partial(_has_left, pulsar, 150, process), 60)
-        was_killed = process.poll() is None
-    done = pulsar.run("cleanup", "--force", "--no-dry-run")
-    assert (done.returncode, "did not leave" in done.stderr) == (0, was_killed)
+
+def test_random_kills_of_rollback_and_cleanup_lose_nothing(pulsar: PulsarLike) -> None:
+    """Every entry is read where its ledger's stamp leads, before and after each of them."""
+    chance, before = random.Random(11), pulsar.contents()
+    assert (len(before), sum(entries for entries, _ in before.values())) == (300, 900)
+    pulsar.ok(*SWITCH)
+    assert killed_at(pulsar, ROLLBACK, lambda: moved(pulsar, "old"), chance.sample(range(301, 450), KILLS), chance)
+    assert "300 of 300 on old" in pulsar.ok(*ROLLBACK)
+    assert pulsar.contents() == before
+    pulsar.ok("precheck", "--name", "new", "--advance")
+    assert "300 of 300 on new" in pulsar.ok(*SWITCH)
+    assert killed_at(pulsar, CLEANUP, lambda: left(pulsar, "old"), chance.sample(range(1, 150), KILLS), chance)
+    assert "did not leave" in pulsar.run(*CLEANUP).stderr
     assert "all in order" in pulsar.ok("check", "--contents")
     assert not set(pulsar.bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
+    assert pulsar.contents() == before
 
 
 def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, tmp_path: Path) -> None:
     """Each next run is the command that `status` prints, and is killed at the next step."""
-    switch = ["switch", "--target", "new", "--no-dry-run"]
     with pulsar_like(bookkeepers, tmp_path) as one:
         one.populate(schemas=1, cursors=0, versions=1)
         one.register()
         for command, home, steps in (
-            (switch, "new", 2),
-            (["rollback", "--no-dry-run"], "old", 2),
-            (["cleanup", "--force", "--no-dry-run"], "new", 1),
+            (SWITCH, "new", 2),
+            (ROLLBACK, "old", 2),
+            (CLEANUP, "new", 1),
         ):
             if command[0] == "cleanup":
                 one.ok("precheck", "--name", "new", "--advance")
-                one.ok(*switch)
+                one.ok(*SWITCH)
             kills, following = 0, command
             while one.killed(*following):
                 kills, following = kills + 1, one.next_command() or command
@@ -162,10 +173,10 @@ def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, 
 
 
 def test_frozen_process_is_fenced_after_takeover(pulsar: PulsarLike) -> None:
-    with running(pulsar, "switch", "--target", "new", "--no-dry-run") as frozen:
+    with running(pulsar, *SWITCH) as frozen:
         wait_until(lambda: steps_begun(pulsar) > 0, 60)
         os.kill(frozen.pid, signal.SIGSTOP)
-        assert "300 of 300 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
+        assert "300 of 300 on new" in pulsar.ok(*SWITCH)
         after = pulsar.dump()
         os.kill(frozen.pid, signal.SIGCONT)
         assert frozen.wait(60) == 1

@@ -1,4 +1,4 @@
-"""Writer of ledgers: a Java program that writes what tests read back.
+"""Writer and reader of ledgers: a Java program without any part of the product.
 
 Stage: on `anabranch.local.bookies.programs`, which compiles it.
 """
@@ -10,6 +10,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from anabranch.local.bookies.programs import BookKeeperPrograms
 from anabranch.local.processes import tethered
@@ -57,14 +58,22 @@ class LedgerWriter:
             "custom": dict(custom or {}),
             "open": leave_open,
         }
+        return [int(written) for written in self._ask(request)["ledgers"]]
+
+    def read(self, uri: str, ledger: int) -> tuple[int, int]:
+        """Read every entry of a ledger; return their number and a checksum. Raises `RuntimeError`."""
+        answer = self._ask({"uri": uri, "read": ledger})
+        return answer["entries"], answer["checksum"]
+
+    def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         if "error" in answer:
             raise RuntimeError(answer["error"])
-        return [int(written) for written in answer["ledgers"]]
+        return answer
 
     def close(self) -> None:
         """End the program; ledgers that it left open stay open."""

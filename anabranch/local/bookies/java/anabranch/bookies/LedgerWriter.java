@@ -10,11 +10,14 @@ import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.Enumeration;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
 import java.util.Random;
+import java.util.zip.CRC32;
 import org.apache.bookkeeper.client.BookKeeper;
+import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
@@ -22,6 +25,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * Writes ledgers for tests, as Pulsar writes those of its schemas and cursors (CRC32C, empty password): one JSON request
  * a line, {uri, ledger, count, entries, bytes, seed, quorum, custom, open}; one answer a line, {ledgers}. `ledger` -1: the
  * cluster chooses the id. Contents depend on the seed and the place of the entry only. `open` leaves them open.
+ * {uri, read} with an id reads that ledger: {entries, checksum}.
  */
 public final class LedgerWriter {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -44,6 +48,11 @@ public final class LedgerWriter {
                 if (client == null) {
                     client = new BookKeeper((ClientConfiguration) new ClientConfiguration().setMetadataServiceUri(uri));
                     clients.put(uri, client);
+                }
+                if (request.has("read")) {
+                    read(client, number(request, "read", -1), answer);
+                    answers.println(answer);
+                    continue;
                 }
                 ArrayNode ledgers = answer.putArray("ledgers");
                 for (int at = 0; at < (int) number(request, "count", 1); at++) {
@@ -79,6 +88,22 @@ public final class LedgerWriter {
             ledger.close();
         }
         return ledger.getId();
+    }
+
+    private static void read(BookKeeper client, long id, ObjectNode answer) throws Exception {
+        LedgerHandle ledger = client.openLedgerNoRecovery(id, BookKeeper.DigestType.CRC32C, new byte[0]);
+        CRC32 checksum = new CRC32();
+        long count = 0;
+        if (ledger.getLastAddConfirmed() >= 0) {
+            Enumeration entries = ledger.readEntries(0, ledger.getLastAddConfirmed());
+            for (; entries.hasMoreElements(); count++) {
+                byte[] content = ((LedgerEntry) entries.nextElement()).getEntry();
+                checksum.update(content, 0, content.length);
+            }
+        }
+        ledger.close();
+        answer.put("entries", count);
+        answer.put("checksum", checksum.getValue());
     }
 
     private static String text(JsonNode request, String name) {
