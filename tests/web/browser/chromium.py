@@ -67,6 +67,28 @@ class Look:
         pixels: int = self.driver.execute_script("return document.documentElement.scrollWidth")
         return max(pixels - self._width, 0)
 
+    def broken_words(self, longest: int = 9) -> list[str]:
+        """Short words of gates and timelines that do not stand on one line, details aside."""
+        words: list[str] = self.driver.execute_script(
+            """
+            const broken = [], longest = arguments[0];
+            for (const cell of document.querySelectorAll(".gates td, .gates th, .steps td:not(:last-child)")) {
+              const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+              for (let text = texts.nextNode(); text; text = texts.nextNode())
+                for (const word of text.data.matchAll(/[a-z0-9,.]+/gi)) {
+                  const range = document.createRange();
+                  range.setStart(text, word.index);
+                  range.setEnd(text, word.index + word[0].length);
+                  const lines = new Set([...range.getClientRects()].map(one => Math.round(one.top)));
+                  if (word[0].length <= longest && lines.size > 1) broken.push(word[0]);
+                }
+            }
+            return broken;
+            """,
+            longest,
+        )
+        return words
+
     def reachable(self, most: int = 200) -> set[str]:
         """What the Tab key comes to: the element's own mark in the page, by the order of all that can be clicked."""
         self.driver.execute_script(

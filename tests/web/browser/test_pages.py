@@ -58,6 +58,7 @@ def test_page_sound_in_all_themes_and_sizes(name, look, story):
         assert page.said() == [], (scheme, size)
         assert page.faults() == [], (scheme, size)
         assert page.overflow() == 0, (scheme, size)
+        assert page.broken_words() == [], (scheme, size)
     page.open(path)
     page.until(text)
     # What is still being read would take the focus away with it.
