@@ -37,7 +37,7 @@ class ControllerAccess:
     key: str = ""
 
     def __repr__(self) -> str:
-        return f"ControllerSettings({', '.join(self.urls)})"
+        return f"ControllerAccess({', '.join(self.urls)})"
 
     def headers(self) -> dict[str, str]:
         """Return the headers of a request, with the current token. Raises `ClientSettingsError`."""

@@ -92,3 +92,41 @@ def delivery_error(error: KafkaError) -> DeliveryError:
     if code == KafkaError.INVALID_TIMESTAMP:
         return DeliveryError(f"{text}: give a time stamp at most an hour ahead of the broker's clock", code)
     return DeliveryError(f"Kafka does not store the message: {error.name()}: {text}", code)
+
+
+class ConsumerReplaced(AnabranchError):
+    """Another process registered under the consumer's name: give every consumer a name of its own."""
+
+
+class SubscriptionConflict(AnabranchError):
+    """The controller refused the subscription: another type, too many consumers, or a name that it does not take."""
+
+
+class AssignmentLost(AnabranchError):
+    """Segments were given up before an acknowledgement was stored: their next owner receives the messages again."""
+
+    def __init__(self, segments: list[int]) -> None:
+        super().__init__(
+            f"segments {', '.join(map(str, segments))} are no longer this consumer's: drop what was received from them "
+            "and not acknowledged, it is delivered again"
+        )
+        self.segments = segments
+
+
+class SegmentUnreadable(AnabranchError):
+    """Kafka refuses to let the consumer read a segment."""
+
+    def __init__(self, kafka_topic: str, reason: str) -> None:
+        super().__init__(f"{kafka_topic} cannot be read: {reason}; check the rights of this consumer's Kafka user")
+
+
+class CheckpointUnreadable(AnabranchError):
+    """The bytes are no checkpoint, damaged, or of a newer client."""
+
+
+class CheckpointOfOtherTopic(AnabranchError):
+    """The checkpoint belongs to another topic, or to an earlier one of the same name."""
+
+
+class CheckpointExpired(AnabranchError):
+    """Segments were pruned before they were read."""

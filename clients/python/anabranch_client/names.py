@@ -42,6 +42,16 @@ def segment_kafka_topic(topic: str, start: int, end: int, segment_id: int, creat
     return name if created_at_ms is None else f"{name}..{created_at_ms}"
 
 
+def kafka_topic_of(underlying_topic_name: str, created_at_ms: int | None) -> str:
+    """Return the Kafka topic of an assigned segment: `segment://…`, or a plain topic that the segment wraps."""
+    path = underlying_topic_name.removeprefix("segment://")
+    if path == underlying_topic_name:
+        return underlying_topic_name
+    topic, _, descriptor = path.rpartition("/")
+    start, end, segment_id = descriptor.split("-")
+    return segment_kafka_topic(topic, int(start, 16), int(end, 16), int(segment_id), created_at_ms)
+
+
 def group_id(kafka_topic: str, subscription: str) -> str:
     """Return the consumer group that holds a subscription's position on a segment."""
     return f"{kafka_topic}#{subscription}"

@@ -1,0 +1,233 @@
+"""Read a scalable topic with positions that the application keeps itself, as connectors do.
+
+One consumer reads all segments, sealed ones included: a segment begins when its parents are read to their end, so
+messages of a key arrive in order. It joins no group, commits nothing, and needs the controller only for layouts.
+`checkpoint` returns the position after the last message received, over all segments at once.
+
+The controller prunes sealed segments: a subscription of type CHECKPOINT keeps them for
+`controller.checkpoint_retention_seconds`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from anabranch_client.checkpoints import Checkpoint, Frontier
+from anabranch_client.config import split_settings
+from anabranch_client.controller import Controller
+from anabranch_client.errors import ClientClosed, SegmentUnreadable, TopicRemoved
+from anabranch_client.layout import LayoutSegment
+from anabranch_client.names import PARTITION
+from anabranch_client.watch import LayoutWatch
+
+FIRST_LAYOUT_SECONDS = 30.0
+"""Longest wait for the first layout."""
+KAFKA_SECONDS = 30.0
+"""Longest wait for an answer of Kafka about offsets."""
+SLICE_SECONDS = 0.1
+"""Longest wait for messages before layouts are looked at again."""
+_OPTIONS = {
+    "group.id": "anabranch-checkpoints",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+}
+"""librdkafka asks for a group; it is never joined, and nothing is committed."""
+
+
+class CheckpointConsumer:
+    """Ordered reader with external positions. Thread-safe; `close` it, or use it as a context manager."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, checkpoint: bytes | None = None) -> None:
+        """Begin at `checkpoint`, or with the oldest retained message.
+
+        `config`: as for confluent-kafka, with `anabranch.controller.url`. Waits for the layout. Raises
+        `AnabranchError`: `CheckpointUnreadable`, `CheckpointOfOtherTopic`, `CheckpointExpired`, `TopicNotFound`, …
+        """
+        restored = None if checkpoint is None else Checkpoint.from_bytes(checkpoint)
+        settings, kafka = split_settings(config)
+        self._lock = threading.Lock()
+        self._is_paused = self._is_closed = False
+        self._watch = LayoutWatch(Controller(settings), topic)
+        try:
+            self._frontier = Frontier(self._watch.first(FIRST_LAYOUT_SECONDS), restored)
+        except BaseException:
+            self._watch.close()
+            raise
+        self._consumer = Consumer({**kafka, **_OPTIONS})
+        self._reading: dict[str, LayoutSegment] = {}
+        """Assigned segments by Kafka topic."""
+        self._ends: dict[int, int] = {}
+        """Ends that were reached, by segment id."""
+        self._must_assign = True
+        """False while no further segment can have become readable."""
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """Return the next message, or None after `timeout` seconds; below 0 it waits for ever."""
+        messages = self.consume(1, timeout)
+        return messages[0] if messages else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Return up to `num_messages` as soon as there are some, or none after `timeout` seconds.
+
+        Raises `AnabranchError` when the reader cannot go on.
+        """
+        end = float("inf") if timeout < 0 else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                messages = self._consume(num_messages, max(min(end - time.monotonic(), SLICE_SECONDS), 0))
+            if messages or time.monotonic() >= end:
+                return messages
+
+    def checkpoint(self) -> bytes:
+        """Return the position after the last message that was received, to give to another consumer later."""
+        with self._lock:
+            return self._frontier.checkpoint().to_bytes()
+
+    def seek(self, timestamp_ms: int) -> None:
+        """Go on with the first messages at or after a time, forwards or backwards."""
+        with self._lock:
+            self._check_open()
+            self._follow()
+            self._unassign(list(self._reading))
+            frontier = Frontier(self._frontier.layout)
+            while starts := {id: offset for id, offset in frontier.readable().items() if offset is None}:
+                for id in starts:
+                    segment = frontier.layout.segments[id]
+                    offset, last = self._offset_at(segment, timestamp_ms)
+                    frontier.advance(id, offset)
+                    if offset >= last and not segment.is_active:
+                        frontier.finish(id)
+            self._frontier, self._must_assign = frontier, True
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`."""
+        with self._lock:
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Deliver again."""
+        with self._lock:
+            self._is_paused = False
+
+    def close(self) -> None:
+        """Stop reading. Idempotent; `checkpoint` still answers."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._consumer.close()
+        self._watch.close()
+
+    def __enter__(self) -> CheckpointConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _consume(self, limit: int, timeout: float) -> list[Message]:
+        self._check_open()
+        self._follow()
+        if self._must_assign:
+            self._assign()
+        if self._is_paused:
+            time.sleep(timeout)
+            return []
+        messages = [message for message in self._consumer.consume(limit, timeout) if self._accept(message)]
+        for id, end in list(self._ends.items()):
+            self._finish(id, end)
+        return messages
+
+    def _accept(self, message: Message) -> bool:
+        """Note where a message leaves the segment; return whether it is the application's."""
+        error, segment, offset = message.error(), self._reading.get(message.topic() or ""), message.offset() or 0
+        if error is None:
+            if segment is None:
+                return False
+            self._ends.pop(segment.id, None)
+            self._frontier.advance(segment.id, offset + 1)
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            if segment is not None:
+                self._ends[segment.id] = offset
+        elif error.fatal() or error.code() in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError._AUTO_OFFSET_RESET,
+            KafkaError.OFFSET_OUT_OF_RANGE,
+        ):
+            raise SegmentUnreadable(message.topic() or "a segment", str(error))
+        return False
+
+    def _finish(self, id: int, end: int) -> None:
+        """End a sealed segment whose final end was reached: its children follow."""
+        segment = self._frontier.layout.segments.get(id)
+        if segment is None or segment.is_active:
+            return
+        if end >= self._bounds(segment)[1]:
+            self._frontier.finish(id)
+            self._must_assign = True
+            self._unassign([segment.kafka_topic])
+        self._ends.pop(id, None)
+
+    def _follow(self) -> None:
+        layout = self._watch.layout
+        if layout is None:
+            raise self._watch.error or TopicRemoved(self._frontier.layout.topic)
+        if layout.created_at_ms != self._frontier.layout.created_at_ms:
+            raise TopicRemoved(layout.topic)
+        if layout is not self._frontier.layout:
+            self._frontier.follow(layout)
+            self._must_assign = True
+
+    def _assign(self) -> None:
+        """Begin with the segments whose turn has come."""
+        begun = {segment.id for segment in self._reading.values()}
+        starts = []
+        for id, offset in self._frontier.readable().items():
+            if id not in begun:
+                segment = self._frontier.layout.segments[id]
+                if offset is None:
+                    offset = self._bounds(segment)[0]
+                    self._frontier.advance(id, offset)
+                self._reading[segment.kafka_topic] = segment
+                starts.append(TopicPartition(segment.kafka_topic, PARTITION, offset))
+        if starts:
+            self._consumer.incremental_assign(starts)
+        self._must_assign = False
+
+    def _unassign(self, kafka_topics: list[str]) -> None:
+        if kafka_topics:
+            self._consumer.incremental_unassign([TopicPartition(topic, PARTITION) for topic in kafka_topics])
+        for topic in kafka_topics:
+            self._ends.pop(self._reading.pop(topic).id, None)
+
+    def _bounds(self, segment: LayoutSegment) -> tuple[int, int]:
+        """Return the first offset of a segment, and its end. Raises `SegmentUnreadable`."""
+        try:
+            bounds = self._consumer.get_watermark_offsets(TopicPartition(segment.kafka_topic, PARTITION), KAFKA_SECONDS)
+        except KafkaException as error:
+            raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
+        if bounds is None:
+            raise SegmentUnreadable(segment.kafka_topic, "Kafka does not say where it begins and ends")
+        return bounds
+
+    def _offset_at(self, segment: LayoutSegment, timestamp_ms: int) -> tuple[int, int]:
+        """Return the offset of the first message at or after a time, and the end."""
+        _, end = self._bounds(segment)
+        try:
+            (first,) = self._consumer.offsets_for_times(
+                [TopicPartition(segment.kafka_topic, PARTITION, timestamp_ms)], KAFKA_SECONDS
+            )
+        except KafkaException as error:
+            raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
+        return (first.offset if first.offset >= 0 else end), end
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("this consumer is closed: make another from its checkpoint")

@@ -1,0 +1,286 @@
+"""Read a scalable topic in order, as one of the consumers of a subscription.
+
+The controller assigns the segments: each belongs to one consumer at a time, and a parent is read to its end before its
+children are assigned, so messages of a key arrive in the order in which they were produced, across splits and merges.
+Acknowledgement is cumulative over all segments: it covers everything that this consumer received up to that message,
+and is stored as the committed offsets of the segments' consumer groups.
+
+Delivery is at least once. What was not acknowledged when a segment moves to another consumer is delivered again there.
+
+| event | effect |
+| --- | --- |
+| another consumer joins or leaves | segments move: the former owner commits and leaves the segment's group first |
+| this consumer restarts under its name within the grace period | it gets its segments back |
+| the controller is away | reading and acknowledging go on with the last assignment |
+| this consumer freezes, or is cut off, and its segments were given away | Kafka refuses its commits: `AssignmentLost` |
+
+Calls may come from any thread. Callbacks run in the thread that calls `poll` or `consume`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch_client.config import split_settings
+from anabranch_client.consumer_session import ConsumerSession, Registration
+from anabranch_client.controller import Controller
+from anabranch_client.errors import AnabranchError, AssignmentLost, ClientClosed, SegmentUnreadable
+from anabranch_client.names import full_name, group_id, kafka_topic_of
+from anabranch_client.received import Batch, ConsumedSegment, ReceivedMessage
+from anabranch_client.segment_reader import SegmentReader
+
+Rebalanced = Callable[["StreamConsumer", list[int]], None]
+"""Callback with the ids of the segments that came or go."""
+REVOKE_SECONDS = 5.0
+"""Time that `on_revoke` has to acknowledge before its segments are left anyhow."""
+CLOSE_SECONDS = 10.0
+"""Time allowed for the last commits and the goodbye."""
+
+
+class StreamConsumer:
+    """Ordered consumer with cumulative acknowledgement; `close` it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        subscription: str,
+        name: str,
+        on_assign: Rebalanced | None = None,
+        on_revoke: Rebalanced | None = None,
+        on_lost: Rebalanced | None = None,
+    ) -> None:
+        """Register in the background; a refusal is raised by the next call of `poll` or `consume`.
+
+        `config`: as for confluent-kafka, with `anabranch.controller.url`. `name` is the consumer's own in its
+        subscription; keep it across restarts. `on_revoke` may still acknowledge; after `on_lost` the
+        unacknowledged messages of those segments belong to others.
+        """
+        settings, self._kafka = split_settings(config)
+        self.topic, self.subscription, self.name = full_name(topic), subscription, name
+        self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        self._changed = threading.Condition()
+        self._readers: dict[int, SegmentReader] = {}
+        self._ending: list[SegmentReader] = []
+        """Readers that have been told to leave."""
+        self._events: deque[tuple[str, list[SegmentReader]]] = deque()
+        self._current: Batch | None = None
+        self._delivered: dict[SegmentReader, tuple[int, int]] = {}
+        """Lease and position after the last delivered message of each segment."""
+        self._acknowledged: Batch | None = None
+        """Batch whose earlier positions are acknowledged already."""
+        self._failure: AnabranchError | None = None
+        self._is_paused = self._is_closed = False
+        registration = Registration(self.topic, subscription, name)
+        self._session = ConsumerSession(Controller(settings), registration, self._adopt, self._fail)
+        self._session.start()
+
+    def poll(self, timeout: float = -1) -> ReceivedMessage | None:
+        """Return the next message, or None after `timeout` seconds; below 0 it waits for ever."""
+        messages = self.consume(1, timeout)
+        return messages[0] if messages else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[ReceivedMessage]:
+        """Return up to `num_messages` as soon as there are some, or none after `timeout` seconds.
+
+        Raises a `AnabranchError` when the consumer cannot go on.
+        """
+        end = None if timeout < 0 else time.monotonic() + timeout
+        while True:
+            self._call_back()
+            with self._changed:
+                self._check_open()
+                if not self._changed.wait_for(self._is_ready, _left(end)):
+                    return []
+                if not self._events and not self._failure and not self._is_closed:
+                    return self._next_messages(num_messages)
+
+    def acknowledge(self, message: ReceivedMessage) -> None:
+        """Acknowledge everything that was received up to this message, on all segments; stored in the background.
+
+        Raises `AssignmentLost` if the message's segment was given up since: another consumer receives it again.
+        """
+        batch = message.batch
+        with self._changed:
+            if batch is not self._acknowledged:
+                for reader, (lease, position) in (batch.earlier or {}).items():
+                    reader.acknowledge(lease, position)
+                self._acknowledged = batch
+            if not batch.reader.acknowledge(batch.lease, message.offset() + 1):
+                raise AssignmentLost([batch.reader.segment.segment_id])
+
+    def commit(self, timeout: float = -1) -> bool:
+        """Wait until all acknowledgements are stored in Kafka; return False if that takes longer.
+
+        Raises `AssignmentLost` if some never will be, because their segments were lost before.
+        """
+        with self._changed:
+            readers = [*self._readers.values(), *self._ending]
+            for reader in readers:
+                reader.hurry()
+            stored = self._changed.wait_for(
+                lambda: not any(reader.is_owner and reader.has_uncommitted for reader in readers),
+                None if timeout < 0 else timeout,
+            )
+            lost = [reader for reader in readers if reader.unstored]
+            for reader in lost:
+                reader.unstored = False
+        if lost:
+            raise AssignmentLost([reader.segment.segment_id for reader in lost])
+        return stored
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`; the segments stay assigned."""
+        with self._changed:
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Deliver again."""
+        with self._changed:
+            self._is_paused = False
+            self._changed.notify_all()
+
+    def assignment(self) -> list[int]:
+        """Return the ids of the segments that this consumer owns at Kafka now."""
+        with self._changed:
+            return sorted(id for id, reader in self._readers.items() if reader.is_owner)
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether the controller is connected; without it the last assignment is in force."""
+        return self._session.is_connected
+
+    def close(self) -> None:
+        """Store what was acknowledged, leave all segments and the subscription. Idempotent."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            readers = [*self._readers.values(), *self._ending]
+            for reader in readers:
+                reader.release()
+            self._changed.notify_all()
+        end = time.monotonic() + CLOSE_SECONDS
+        for reader in readers:
+            reader.join(max(end - time.monotonic(), 0))
+        self._session.close(CLOSE_SECONDS)
+
+    def __enter__(self) -> StreamConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_ready(self) -> bool:
+        if self._events or self._failure or self._is_closed:
+            return True
+        return not self._is_paused and (self._has_current() or any(r.batches for r in self._readers.values()))
+
+    def _has_current(self) -> bool:
+        batch = self._current
+        return batch is not None and batch.is_valid and batch.delivered < len(batch.messages)
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        for reader in self._readers.values():
+            if reader.error is not None:
+                raise SegmentUnreadable(reader.segment.kafka_topic, str(reader.error))
+        if self._is_closed:
+            raise ClientClosed("this consumer is closed; make another")
+
+    def _next_messages(self, limit: int) -> list[ReceivedMessage]:
+        """Take messages of one batch: the current one, or the next of the segment that waits for longest."""
+        if not self._has_current():
+            reader = next(reader for reader in self._readers.values() if reader.batches)
+            self._current = reader.batches.popleft()
+            self._current.earlier = dict(self._delivered)
+            # Round robin: the segment goes to the end of the queue.
+            self._readers[reader.segment.segment_id] = self._readers.pop(reader.segment.segment_id)
+            self._changed.notify_all()
+        batch = self._current
+        assert batch is not None
+        first, batch.delivered = batch.delivered, min(batch.delivered + limit, len(batch.messages))
+        messages = [ReceivedMessage(message, batch) for message in batch.messages[first : batch.delivered]]
+        self._delivered[batch.reader] = batch.lease, messages[-1].offset() + 1
+        return messages
+
+    def _adopt(self, assignment: Mapping[str, Any]) -> None:
+        """Start readers of new segments and release those that were taken away."""
+        life = assignment.get("topicCreatedAt")
+        segments = {
+            int(item["segmentId"]): kafka_topic_of(item["underlyingTopicName"], life)
+            for item in assignment["assignedSegments"]
+        }
+        with self._changed:
+            if self._is_closed:
+                return
+            revoked = [
+                reader
+                for id, reader in self._readers.items()
+                if segments.get(id) != reader.segment.kafka_topic or reader.is_releasing
+            ]
+            for reader in revoked:
+                del self._readers[reader.segment.segment_id]
+                self._release(reader)
+            assigned = [self._read(id, topic) for id, topic in segments.items() if id not in self._readers]
+            self._tell("revoke", revoked)
+            self._tell("assign", assigned)
+
+    def _read(self, segment_id: int, topic: str) -> SegmentReader:
+        segment = ConsumedSegment(segment_id, topic, group_id(topic, self.subscription))
+        reader = SegmentReader(segment, self._kafka, self._changed, self._keeps)
+        self._readers[segment_id] = reader
+        reader.start()
+        return reader
+
+    def _release(self, reader: SegmentReader) -> None:
+        self._ending = [ending for ending in self._ending if not ending.has_ended or ending.unstored]
+        self._ending.append(reader)
+        self._delivered.pop(reader, None)
+        reader.release(REVOKE_SECONDS if self._callbacks["revoke"] else 0)
+
+    def _keeps(self, reader: SegmentReader) -> bool:
+        """Return whether a reader whose group is rebalanced joins again: only if the controller says so right now."""
+        self._tell("lost", [reader])
+        if self._readers.get(reader.segment.segment_id) is not reader:
+            return False
+        return self._session.is_connected and not self._is_closed
+
+    def _tell(self, event: str, readers: list[SegmentReader]) -> None:
+        if readers and (self._callbacks[event] or event == "revoke"):
+            self._events.append((event, readers))
+            self._changed.notify_all()
+
+    def _call_back(self) -> None:
+        """Run the callbacks that are due, outside the lock."""
+        while True:
+            with self._changed:
+                if not self._events:
+                    return
+                event, readers = self._events.popleft()
+            call = self._callbacks[event]
+            try:
+                if call is not None:
+                    call(self, [reader.segment.segment_id for reader in readers])
+            finally:
+                if event == "revoke":
+                    with self._changed:
+                        for reader in readers:
+                            reader.release()
+
+    def _fail(self, failure: AnabranchError) -> None:
+        with self._changed:
+            self._failure = failure
+            for reader in self._readers.values():
+                reader.release()
+            self._changed.notify_all()
+
+
+def _left(end: float | None) -> float | None:
+    """Return the seconds until `end`; None without an end."""
+    return None if end is None else max(end - time.monotonic(), 0)
