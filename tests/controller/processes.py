@@ -32,6 +32,8 @@ class ControllerProcess:
         self._folder, self._segments, self._bootstrap, self._more = folder, segments, bootstrap, more
         self.url = ""
         """Of the present life."""
+        self.port = 0
+        """Of the next life; 0: any."""
 
     @contextmanager
     def life(
@@ -44,8 +46,8 @@ class ControllerProcess:
         settings = self._folder / "more.toml"
         settings.write_text(
             f'[kafka]\nbootstrap = "{bootstrap or self._bootstrap}"\n'
-            f'[controller]\nport = 0\ndatabase = "{self._folder / "layouts.db"}"\nsegments = "{self._segments}"\n'
-            f"{self._more}\n"
+            f'[controller]\nport = {self.port}\ndatabase = "{self._folder / "layouts.db"}"\n'
+            f'segments = "{self._segments}"\n{self._more}\n'
         )
         dying = "tests.controller.operations.dying_controller"
         module = ["anabranch"] if dies_at is None else [dying, dies_at]
