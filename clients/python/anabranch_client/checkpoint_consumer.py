@@ -97,8 +97,10 @@ class CheckpointConsumer:
             self._follow()
             self._unassign(list(self._reading))
             frontier = Frontier(self._frontier.layout)
-            while starts := {id: offset for id, offset in frontier.readable().items() if offset is None}:
-                for id in starts:
+            moved: set[int] = set()
+            while waiting := frontier.readable().keys() - moved:
+                for id in waiting:
+                    moved.add(id)
                     segment = frontier.layout.segments[id]
                     offset, last = self._offset_at(segment, timestamp_ms)
                     frontier.advance(id, offset)
