@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bookkeeper.conftest import BookKeepers, soon
-from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
+from tests.bookkeeper.pulsar_like import CLEANUP, ROLLBACK, SWITCH, PulsarLike, pulsar_like
 from tests.harness.ledger_writer import LedgerWriter
 from tests.waiting import wait_until
 
@@ -31,7 +31,7 @@ def test_switch_rollback_cleanup_lose_nothing(pulsar: PulsarLike) -> None:
     assert "5 copy (cursor)" in rehearsed
     assert pulsar.dump() == before
 
-    done = pulsar.ok("switch", "--target", "new", "--no-dry-run")
+    done = pulsar.ok(*SWITCH)
     assert "17 of 17 on new" in done
     assert set(pulsar.attributions().values()) == {f"new:{ledger}" for ledger in pulsar.attributions()}
     assert "all in order" in pulsar.ok("check", "--contents")
@@ -48,13 +48,42 @@ def test_switch_rollback_cleanup_lose_nothing(pulsar: PulsarLike) -> None:
     refused = pulsar.run("switch", "--target", "new", "--no-dry-run")
     assert (refused.returncode, "ids-beyond-source" in refused.stderr) == (1, True)
     pulsar.ok("precheck", "--name", "new", "--advance")
-    assert "17 of 17 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
+    assert "17 of 17 on new" in pulsar.ok(*SWITCH)
 
     pulsar.ok("cleanup", "--force", "--no-dry-run")
     there = set(pulsar.bookkeepers.hands.ledgers("old"))
     assert not there & set(pulsar.attributions())
     assert "all in order" in pulsar.ok("check", "--contents")
     assert pulsar.answer("status")["phase"] == "DONE"
+
+
+def test_commands_on_real_clusters_fail_closed(pulsar: PulsarLike) -> None:
+    """A source that is away; brokers that run where "stopped" is claimed."""
+    pulsar.populate(schemas=2, cursors=1)
+    before, uri = pulsar.contents(), pulsar.bookkeepers.clusters["old"].uri
+
+    def refused(*arguments: str) -> str:
+        stamps, done = pulsar.attributions(), pulsar.run(*arguments)
+        assert (done.returncode, pulsar.attributions(), pulsar.contents()) == (1, stamps, before)
+        return done.stderr
+
+    path = "/admin/bookie-clusters/old"
+    registered, _ = pulsar.client.get(path)
+    pulsar.client.set(path, registered.replace(uri.partition("//")[2].encode(), b"127.0.0.1:1/ledgers"))
+    assert "nothing is known of the ids of old" in refused(*SWITCH)
+    pulsar.client.set(path, registered)
+
+    broker = "/loadbalance/brokers/broker-1:8080"
+    pulsar.client.create(broker, ephemeral=True, makepath=True)
+    assert "registered now, such as broker-1:8080" in refused(*SWITCH)
+    pulsar.client.delete(broker)
+    pulsar.ok(*SWITCH)
+    pulsar.client.create(broker, ephemeral=True)
+    for command in (ROLLBACK, CLEANUP):
+        assert "registered now, such as broker-1:8080" in refused(*command)
+    pulsar.client.delete(broker)
+    pulsar.ok(*CLEANUP)
+    assert pulsar.contents() == before
 
 
 def test_failed_ledgers_explained_and_retried(pulsar: PulsarLike) -> None:
@@ -106,7 +135,7 @@ def test_what_others_change_meanwhile_is_kept(pulsar: PulsarLike) -> None:
     first, rolled, folded, gone = pulsar.ledgers(4)
     path = pulsar.schema("growing", [first])
     cursors = [pulsar.cursor("t", name, ledger) for name, ledger in (("r", rolled), ("f", folded), ("g", gone))]
-    pulsar.ok("switch", "--target", "new", "--no-dry-run")
+    pulsar.ok(*SWITCH)
     before = pulsar.attributions()
     assert set(before.values()) == {f"new:{ledger}" for ledger in before}
 
@@ -155,7 +184,7 @@ def test_missing_bookies_fail_then_retry_succeeds(pulsar: PulsarLike) -> None:
     finally:
         old.start()
         new.start()
-    assert "13 of 13 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
+    assert "13 of 13 on new" in pulsar.ok(*SWITCH)
     assert "all in order" in pulsar.ok("check", "--contents")
 
 
