@@ -1,4 +1,4 @@
-"""Tables of benchmarks/profiles.txt and docs/profiles.md: both profiles on shapes, a fleet's day, and weeks of series.
+"""Tables of benchmarks/profiles.txt and docs/profiles.md: profiles on shapes, a fleet's day, weeks.
 
 Run as `python -m benchmarks.profiles FILE.csv… [--seeds 20]`; not part of `make bench`. Series are those of
 `anabranch whatif simulate --trace`: `FILE.csv` or `FILE.csv@DAYS@PERCENTILE`, of 14 days and the largest value by

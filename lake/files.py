@@ -1,4 +1,4 @@
-"""Parquet files of a table: written by the process that has the rows, committed by another, read with Arrow.
+"""Parquet files of a table: written where the rows are, committed by another process, read with Arrow.
 
 Stage: under the streaming job, whose workers write and whose driver commits (`lake.tables.OpenTable.add`). A file
 without a commit belongs to no table, and `lake vacuum` deletes it like files of a killed Delta writer. The footer

@@ -1,4 +1,4 @@
-"""Options `--output` and `--file` of reports (text, JSON, HTML), where the text goes, and lakes that cannot be read.
+"""Options `--output` and `--file` of reports (text, JSON, HTML), and lakes that cannot be read.
 
 Stage: under the commands that compare and simulate, which make the text.
 """

@@ -69,7 +69,7 @@ Choice = Callable[[Batches], Horizon | None]
 
 
 def newest_before(lake: str, until: datetime | None = None, subjects: Collection[str] | None = None) -> Choice:
-    """Return a chooser that calls `lake.state_snapshots.horizon_for` and raises `RebuildError` for its error."""
+    """Return a chooser that calls `lake.state_snapshots.horizon_for`; its error becomes `RebuildError`."""
 
     def choose(batches: Batches) -> Horizon | None:
         try:

@@ -1,4 +1,4 @@
-"""SQL over the lake without a JVM: tables and views (`anabranch.query.views`), through DataFusion in deltalake.
+"""SQL over tables and views of the lake without a JVM, through DataFusion in deltalake.
 
 Stage: under `anabranch sql`, and other questions in SQL of the read side. It cannot write: the engine plans a statement
 first, and only a plan that reads is run.

@@ -140,7 +140,7 @@ def claims_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
 def are_stale_samples(
     sampled_at: Ints, kafka_at: Ints, now: int, is_same_reporter: Bools, claimed: Ints, seen_at: Ints
 ) -> Bools:
-    """Tell which samples are repeated or late, after ones with the claims `claimed` that were seen at `seen_at`.
+    """Mark samples that are repeated or late, after ones with claims `claimed`, seen at `seen_at`.
 
     Reporters are told apart because their clocks are. Of the same reporter an older sample is stale; of another one a
     sample is stale if it was under way for long while the first reporter has spoken.
@@ -233,7 +233,7 @@ def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatu
 
 
 def failures_after_absence(failures: Failures, decided_at: int, now: int) -> Failures:
-    """Return the failures after a decision on a topic that the cluster does not know (guard `retryBackoffSeconds`).
+    """Return the failures after a decision on an absent topic (guard `retryBackoffSeconds`).
 
     No action can succeed on it, so every action is backed off from. The decisions of one evaluation, which all end so,
     count as one failure. `decided_at` is the batch time of the decision.

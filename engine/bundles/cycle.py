@@ -195,7 +195,7 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
 def _top_bundles(
     state: ClusterState, reports: Mapping[str, BrokerLoadReport], operation: Literal["shed", "split"]
 ) -> dict[str, TopBundlesLoadData]:
-    """Return the bundles that brokers with the extensible manager may shed; to split, all that were reported.
+    """Return the bundles that brokers of the extensible manager may shed; to split, all reported ones.
 
     Published reports, which are `forced`, have been through this choice.
     """

@@ -64,7 +64,7 @@ _are_hexadecimal = re.compile("[0-9a-f]*").fullmatch
 
 
 def _judge_entries(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedEntry]]:
-    """Return the valid entries in columns, their hashes (`schemas.codecs.columns.hash_of`), and the refused ones."""
+    """Return the valid entries in columns, their hashes (`columns.hash_of`), and the refused ones."""
     columns = (message.topics, message.epochs, message.digests)
     if (hashes := _hashes_of_good(message)) is not None:
         return columns, hashes, []

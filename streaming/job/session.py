@@ -105,7 +105,7 @@ def start_session(
 
 @contextmanager
 def _unneeded_secrets_hidden() -> Iterator[None]:
-    """Start the JVM, and through it Python's workers, without secrets but Kafka's, which Kafka's client reads there."""
+    """Start the JVM and its Python workers without secrets but Kafka's, which Kafka's client reads there."""
     hidden = {name: os.environ.pop(name) for name in SECRET_VARIABLES - {PASSWORD_VARIABLE} if name in os.environ}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Calls, planned and in flight: worker threads make them and hand the answers to the thread that owns the state.
+"""Calls, planned and in flight: worker threads make them; the owner of the state takes answers.
 
 Stage: under `collector`. No call is made twice at a time, and none raises.
 """

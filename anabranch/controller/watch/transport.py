@@ -81,7 +81,7 @@ def held(grant: Grant, session: WatchSession) -> Iterator[None]:
 
 
 async def carry(session: WatchSession, sending: Awaitable[None], departure: Awaitable[None]) -> CloseReason:
-    """Send until the session ends or until the `departure` of the client; does not wait for a client that is stuck."""
+    """Send until the session ends or the client's `departure`; does not wait for a client that is stuck."""
     sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(departure)
     end = asyncio.ensure_future(session.until_closed())
     try:

@@ -300,7 +300,7 @@ def _turns(snapshot: TopicSnapshot, field: PolicyField) -> list[float]:
 
 
 def _with_policy(snapshot: TopicSnapshot, field: PolicyField, value: float | bool) -> TopicSnapshot | None:
-    """Return the snapshot under another policy, as for `anabranch decisions decide --policy`; None: it is invalid.
+    """Return the snapshot under another policy, as with `decisions decide --policy`; None: it is invalid.
 
     In the job other merge thresholds also begin every merge window anew. That is left out: a threshold that moves by a
     hair would then "change" each answer that waits for a window, although nothing is colder or warmer by it.

@@ -1,4 +1,4 @@
-"""Java programs over BookKeeper's public client: the sidecar of `anabranch.bookkeeper` and a writer for tests.
+"""Java programs over BookKeeper's client: the sidecar of `anabranch.bookkeeper`, a writer for tests.
 
 Stage: under the commands and the tests. Compiled once into a folder beside the jars of Pulsar, which have BookKeeper.
 """

@@ -1,4 +1,4 @@
-"""Facts about the whole job from the lake: its batches, its ticks, the delay of actions, and the policies that ran.
+"""Facts about the job from the lake: batches, ticks, the delay of actions, the policies that ran.
 
 Stage: under `reading`. Instants are milliseconds since 1970, of the job's clock.
 """

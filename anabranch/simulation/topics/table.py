@@ -52,7 +52,7 @@ class ReportRow:
 def table(
     seeds: Sequence[int], processes: int, progress: Callable[[int, int], None] = lambda *_: None
 ) -> Iterator[ReportRow]:
-    """Yield a row for every profile on every shape; `progress` gets the number of finished shapes, and of all."""
+    """Yield a row per profile and shape; `progress` gets the number of finished shapes, and of all."""
     for done, shape in enumerate(SHAPES):
         progress(done, len(SHAPES))
         demand = ShapeDemand(shape, seeds, BEGAN_AT)

@@ -81,7 +81,7 @@ class CheckpointConsumer:
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
         while True:
             with self._lock:
-                messages = self._consume(num_messages, max(min(end - time.monotonic(), SLICE_SECONDS), 0))
+                messages = self._consume_messages(num_messages, max(min(end - time.monotonic(), SLICE_SECONDS), 0))
             if messages or time.monotonic() >= end:
                 return messages
 
@@ -94,8 +94,8 @@ class CheckpointConsumer:
         """Go on with the first messages at or after a time, forwards or backwards."""
         with self._lock:
             self._check_open()
-            self._follow()
-            self._unassign(list(self._reading))
+            self._follow_layout()
+            self._unassign_topics(list(self._reading))
             frontier = Frontier(self._frontier.layout)
             moved: set[int] = set()
             while waiting := frontier.readable().keys() - moved:
@@ -133,20 +133,20 @@ class CheckpointConsumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _consume(self, limit: int, timeout: float) -> list[Message]:
+    def _consume_messages(self, limit: int, timeout: float) -> list[Message]:
         self._check_open()
-        self._follow()
+        self._follow_layout()
         if self._must_assign:
-            self._assign()
+            self._assign_segments()
         if self._is_paused:
             time.sleep(timeout)
             return []
-        messages = [message for message in self._consumer.consume(limit, timeout) if self._accept(message)]
+        messages = [message for message in self._consumer.consume(limit, timeout) if self._accept_message(message)]
         for id, end in list(self._ends.items()):
-            self._finish(id, end)
+            self._finish_segment(id, end)
         return messages
 
-    def _accept(self, message: Message) -> bool:
+    def _accept_message(self, message: Message) -> bool:
         """Note where a message leaves the segment; return whether it is the application's."""
         error, segment, offset = message.error(), self._reading.get(message.topic() or ""), message.offset() or 0
         if error is None:
@@ -166,18 +166,18 @@ class CheckpointConsumer:
             raise SegmentUnreadable(message.topic() or "a segment", str(error))
         return False
 
-    def _finish(self, id: int, end: int) -> None:
+    def _finish_segment(self, id: int, end: int) -> None:
         """End a sealed segment whose final end was reached: its children follow."""
         segment = self._frontier.layout.segments.get(id)
         if segment is None or segment.is_active:
             return
-        if end >= self._bounds(segment)[1]:
+        if end >= self._offset_bounds(segment)[1]:
             self._frontier.finish(id)
             self._must_assign = True
-            self._unassign([segment.kafka_topic])
+            self._unassign_topics([segment.kafka_topic])
         self._ends.pop(id, None)
 
-    def _follow(self) -> None:
+    def _follow_layout(self) -> None:
         layout = self._watch.layout
         if layout is None:
             raise self._watch.error or TopicRemoved(self._frontier.layout.topic)
@@ -187,7 +187,7 @@ class CheckpointConsumer:
             self._frontier.follow(layout)
             self._must_assign = True
 
-    def _assign(self) -> None:
+    def _assign_segments(self) -> None:
         """Begin with the segments whose turn has come."""
         begun = {segment.id for segment in self._reading.values()}
         starts = []
@@ -195,7 +195,7 @@ class CheckpointConsumer:
             if id not in begun:
                 segment = self._frontier.layout.segments[id]
                 if offset is None:
-                    offset = self._bounds(segment)[0]
+                    offset = self._offset_bounds(segment)[0]
                     self._frontier.advance(id, offset)
                 self._reading[segment.kafka_topic] = segment
                 starts.append(TopicPartition(segment.kafka_topic, PARTITION, offset))
@@ -203,13 +203,13 @@ class CheckpointConsumer:
             self._consumer.incremental_assign(starts)
         self._must_assign = False
 
-    def _unassign(self, kafka_topics: list[str]) -> None:
+    def _unassign_topics(self, kafka_topics: list[str]) -> None:
         if kafka_topics:
             self._consumer.incremental_unassign([TopicPartition(topic, PARTITION) for topic in kafka_topics])
         for topic in kafka_topics:
             self._ends.pop(self._reading.pop(topic).id, None)
 
-    def _bounds(self, segment: LayoutSegment) -> tuple[int, int]:
+    def _offset_bounds(self, segment: LayoutSegment) -> tuple[int, int]:
         """Return the first offset of a segment, and its end. Raises `SegmentUnreadable`."""
         try:
             bounds = self._consumer.get_watermark_offsets(TopicPartition(segment.kafka_topic, PARTITION), KAFKA_SECONDS)
@@ -221,7 +221,7 @@ class CheckpointConsumer:
 
     def _offset_at(self, segment: LayoutSegment, timestamp_ms: int) -> tuple[int, int]:
         """Return the offset of the first message at or after a time, and the end."""
-        _, end = self._bounds(segment)
+        _, end = self._offset_bounds(segment)
         try:
             (first,) = self._consumer.offsets_for_times(
                 [TopicPartition(segment.kafka_topic, PARTITION, timestamp_ms)], KAFKA_SECONDS

@@ -83,14 +83,14 @@ class Frontier:
         self._check_retained(layout)
 
     def follow(self, layout: Layout) -> None:
-        """Adopt a newer layout of the same incarnation. Raises `CheckpointExpired` if unread segments are gone."""
+        """Adopt a newer layout of the incarnation. Raises `CheckpointExpired` if unread segments are gone."""
         if layout.replaces(self.layout):
             self._check_retained(layout)
             self.layout = layout
 
     def readable(self) -> dict[int, int | None]:
         """Return the segments to read now with their next offsets; None: from the beginning."""
-        read = self._read()
+        read = self._segments_read()
         return {id: self.offsets.get(id) for id in self.layout.segments if id not in read and self._is_ready(id, read)}
 
     def advance(self, segment_id: int, offset: int) -> None:
@@ -101,7 +101,7 @@ class Frontier:
         """Note that a sealed segment is read to its end; children whose turn has come replace it."""
         self.finished.add(segment_id)
         self.offsets.setdefault(segment_id, 0)
-        read, segments = self._read(), self.layout.segments
+        read, segments = self._segments_read(), self.layout.segments
         for child in segments[segment_id].children:
             if child in segments and child not in read and self._is_ready(child, read):
                 self.offsets.setdefault(child, 0)
@@ -114,7 +114,7 @@ class Frontier:
         """Return the present positions."""
         return Checkpoint(self.layout.topic, self.layout.created_at_ms, dict(self.offsets), frozenset(self.finished))
 
-    def _read(self) -> set[int]:
+    def _segments_read(self) -> set[int]:
         """Return the segments that are read: finished, or an ancestor of one that was begun."""
         begun = self.offsets.keys() & self.layout.segments.keys()
         return self.finished.union(*(self.layout.ancestors(id) for id in begun))

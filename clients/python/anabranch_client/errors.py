@@ -99,11 +99,11 @@ class ConsumerReplaced(AnabranchError):
 
 
 class SubscriptionConflict(AnabranchError):
-    """The controller refused the subscription: another type, too many consumers, or a name that it does not take."""
+    """The controller refused the subscription: another type, too many consumers, or an invalid name."""
 
 
 class AssignmentLost(AnabranchError):
-    """Segments were given up before an acknowledgement was stored: their next owner receives the messages again."""
+    """Segments were lost before an acknowledgement was stored: the next owner gets the messages again."""
 
     def __init__(self, segments: list[int]) -> None:
         super().__init__(

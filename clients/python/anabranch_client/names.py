@@ -43,7 +43,7 @@ def segment_kafka_topic(topic: str, start: int, end: int, segment_id: int, creat
 
 
 def kafka_topic_of(underlying_topic_name: str, created_at_ms: int | None) -> str:
-    """Return the Kafka topic of an assigned segment: `segment://…`, or a plain topic that the segment wraps."""
+    """Return the Kafka topic of an assigned segment: `segment://…`, or a plain topic that it wraps."""
     path = underlying_topic_name.removeprefix("segment://")
     if path == underlying_topic_name:
         return underlying_topic_name

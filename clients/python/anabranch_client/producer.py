@@ -74,7 +74,7 @@ class Producer:
             self._watch.close()
             raise
         self._lock = threading.RLock()
-        self._lanes = Lanes(layout, self._send, self._end)
+        self._lanes = Lanes(layout, self._send, self._end_message)
         self._numbers = self._count = self._bytes = 0
         self._ended: deque[tuple[PendingMessage, AnabranchError]] = deque()
         """Failed messages whose reports have not been delivered."""
@@ -102,7 +102,7 @@ class Producer:
         with self._lock:
             if self._is_closed:
                 raise ClientClosed(f"the producer of {self.topic} is closed: create another one")
-            self._follow()
+            self._follow_layout()
             if self._watch.layout is None:
                 raise self._watch.error or TopicRemoved(self.topic)
             if self._count >= self._settings.max_messages or (
@@ -112,7 +112,7 @@ class Producer:
                     f"{self._count} messages ({self._bytes} bytes) wait for acknowledgements of {self.topic}: call poll"
                 )
             record = PendingMessage(
-                key, value, headers, timestamp, on_delivery, None if key is None else self._hash(key)
+                key, value, headers, timestamp, on_delivery, None if key is None else self._hash_of(key)
             )
             record.size, record.number = size, self._numbers
             record.deadline = time.monotonic() + self._settings.timeout_seconds
@@ -182,9 +182,9 @@ class Producer:
     def _serve(self, timeout: float, flush_seconds: float | None = None) -> int:
         """Do everything that is due; return the number of reports."""
         with self._lock:
-            self._follow()
+            self._follow_layout()
             if self._lanes.blocked:
-                self._examine()
+                self._examine_lanes()
         if self._probe is not None:
             self._probe.poll()
         if flush_seconds is None:
@@ -204,9 +204,9 @@ class Producer:
                 return served
             served += 1
             if record.on_delivery is not None:
-                record.on_delivery(error, self._delivery(record, None))
+                record.on_delivery(error, self._delivery_report(record, None))
 
-    def _follow(self) -> None:
+    def _follow_layout(self) -> None:
         """Take over the newest layout; end waiting messages if the topic was deleted."""
         layout = self._watch.layout
         if layout is self._lanes.layout:
@@ -216,7 +216,7 @@ class Producer:
         elif self._lanes.blocked and isinstance(error := self._watch.error, TopicRemoved):
             self._lanes.give_up(lambda record: True, lambda lane: error)
 
-    def _examine(self) -> None:
+    def _examine_lanes(self) -> None:
         """Probe suspect lanes, and give up messages that have waited for too long."""
         now = time.monotonic()
         for lane in tuple(self._lanes.blocked):
@@ -269,15 +269,15 @@ class Producer:
             self._lanes.delivered(lane)
         if record.on_delivery is not None:
             offset = message.offset() if error is None else None
-            record.on_delivery(None if error is None else delivery_error(error), self._delivery(record, offset))
+            record.on_delivery(None if error is None else delivery_error(error), self._delivery_report(record, offset))
 
-    def _end(self, record: PendingMessage, error: AnabranchError) -> None:
+    def _end_message(self, record: PendingMessage, error: AnabranchError) -> None:
         """End a message without success; its report follows outside of the lock."""
         self._count -= 1
         self._bytes -= record.size
         self._ended.append((record, error))
 
-    def _delivery(self, record: PendingMessage, offset: int | None) -> DeliveryReport:
+    def _delivery_report(self, record: PendingMessage, offset: int | None) -> DeliveryReport:
         lane = record.lane
         assert lane is not None
         return DeliveryReport(
@@ -291,7 +291,7 @@ class Producer:
             lane.layout.created_at_ms or 0,
         )
 
-    def _hash(self, key: bytes) -> int:
+    def _hash_of(self, key: bytes) -> int:
         hash = self._hashes.get(key)
         if hash is None:
             if len(self._hashes) >= MAX_CACHED_HASHES:

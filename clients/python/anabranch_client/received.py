@@ -35,7 +35,7 @@ class Batch:
 
     @property
     def is_valid(self) -> bool:
-        """Return whether its messages may be delivered: the lease holds, and the segment is not about to be left."""
+        """Return whether messages may be delivered: the lease holds, and the segment is not about to be left."""
         return self.lease == self.reader.lease and not self.reader.is_releasing
 
 

@@ -145,7 +145,7 @@ class SegmentReader:
             while self._goes_on():
                 self._commit()
                 if self._has_room():
-                    self._fetch()
+                    self._fetch_batch()
             self._commit(now=True)
         except KafkaException as error:
             log.error("segment %s cannot be read: %s", self.segment.kafka_topic, error)
@@ -181,10 +181,10 @@ class SegmentReader:
         if not self._is_paused:
             self._consumer.pause(self._consumer.assignment())
             self._is_paused = True
-        self._take(self._consumer.poll(0))
+        self._add_messages(self._consumer.poll(0))
         return False
 
-    def _fetch(self) -> None:
+    def _fetch_batch(self) -> None:
         """Add the next batch: wait for one message, then take those that are here already."""
         first = self._consumer.poll(POLL_SECONDS / 2)
         if first is None:
@@ -192,7 +192,7 @@ class SegmentReader:
         lease = self.lease
         more = self._consumer.consume(BATCH_MESSAGES - 1, 0)
         if lease == self.lease:
-            self._take(first, *more)
+            self._add_messages(first, *more)
         elif self.is_owner:
             # A rebalance came between these messages, and nothing tells which of them are of the new lease.
             self._rewind()
@@ -203,7 +203,7 @@ class SegmentReader:
         offset = stored.offset if stored.offset >= 0 else OFFSET_BEGINNING
         self._consumer.assign([TopicPartition(self.segment.kafka_topic, PARTITION, offset)])
 
-    def _take(self, *fetched: KafkaMessage | None) -> None:
+    def _add_messages(self, *fetched: KafkaMessage | None) -> None:
         messages = []
         for message in fetched:
             error = None if message is None else message.error()
@@ -225,14 +225,14 @@ class SegmentReader:
                 self.batches.append(Batch(self, self.lease, messages))
                 self._changed.notify_all()
 
-    def _target(self) -> int:
-        """Return the position to commit: past trailing records of transactions once everything is acknowledged."""
+    def _position_to_commit(self) -> int:
+        """Return the position to commit: past trailing records of transactions once all is acknowledged."""
         return max(self.acknowledged, self._end) if self.acknowledged >= self._fetched else self.acknowledged
 
     def _commit(self, now: bool = False) -> None:
         """Commit what was acknowledged in this lease."""
         with self._changed:
-            lease, position, hurried = self.lease, self._target(), self._hurry or now
+            lease, position, hurried = self.lease, self._position_to_commit(), self._hurry or now
             self._hurry = False
             if not self.is_owner or position <= self.committed:
                 return

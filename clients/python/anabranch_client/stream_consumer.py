@@ -76,7 +76,7 @@ class StreamConsumer:
         self._failure: AnabranchError | None = None
         self._is_paused = self._is_closed = False
         registration = Registration(self.topic, subscription, name)
-        self._session = ConsumerSession(Controller(settings), registration, self._adopt, self._fail)
+        self._session = ConsumerSession(Controller(settings), registration, self._adopt_assignment, self._fail)
         self._session.start()
 
     def poll(self, timeout: float = -1) -> ReceivedMessage | None:
@@ -94,13 +94,13 @@ class StreamConsumer:
             self._call_back()
             with self._changed:
                 self._check_open()
-                if not self._changed.wait_for(self._is_ready, _left(end)):
+                if not self._changed.wait_for(self._is_ready, _seconds_left(end)):
                     return []
                 if not self._events and not self._failure and not self._is_closed:
                     return self._next_messages(num_messages)
 
     def acknowledge(self, message: ReceivedMessage) -> None:
-        """Acknowledge everything that was received up to this message, on all segments; stored in the background.
+        """Acknowledge all that was received up to this message, on all segments; stored in the background.
 
         Raises `AssignmentLost` if the message's segment was given up since: another consumer receives it again.
         """
@@ -209,7 +209,7 @@ class StreamConsumer:
         self._delivered[batch.reader] = batch.lease, messages[-1].offset() + 1
         return messages
 
-    def _adopt(self, assignment: Mapping[str, Any]) -> None:
+    def _adopt_assignment(self, assignment: Mapping[str, Any]) -> None:
         """Start readers of new segments and release those that were taken away."""
         life = assignment.get("topicCreatedAt")
         segments = {
@@ -226,32 +226,32 @@ class StreamConsumer:
             ]
             for reader in revoked:
                 del self._readers[reader.segment.segment_id]
-                self._release(reader)
-            assigned = [self._read(id, topic) for id, topic in segments.items() if id not in self._readers]
-            self._tell("revoke", revoked)
-            self._tell("assign", assigned)
+                self._release_reader(reader)
+            assigned = [self._start_reader(id, topic) for id, topic in segments.items() if id not in self._readers]
+            self._queue_event("revoke", revoked)
+            self._queue_event("assign", assigned)
 
-    def _read(self, segment_id: int, topic: str) -> SegmentReader:
+    def _start_reader(self, segment_id: int, topic: str) -> SegmentReader:
         segment = ConsumedSegment(segment_id, topic, group_id(topic, self.subscription))
-        reader = SegmentReader(segment, self._kafka, self._changed, self._keeps)
+        reader = SegmentReader(segment, self._kafka, self._changed, self._keeps_segment)
         self._readers[segment_id] = reader
         reader.start()
         return reader
 
-    def _release(self, reader: SegmentReader) -> None:
+    def _release_reader(self, reader: SegmentReader) -> None:
         self._ending = [ending for ending in self._ending if not ending.has_ended or ending.unstored]
         self._ending.append(reader)
         self._delivered.pop(reader, None)
         reader.release(REVOKE_SECONDS if self._callbacks["revoke"] else 0)
 
-    def _keeps(self, reader: SegmentReader) -> bool:
-        """Return whether a reader whose group is rebalanced joins again: only if the controller says so right now."""
-        self._tell("lost", [reader])
+    def _keeps_segment(self, reader: SegmentReader) -> bool:
+        """Return whether a reader whose group is rebalanced joins again: only if the controller says so now."""
+        self._queue_event("lost", [reader])
         if self._readers.get(reader.segment.segment_id) is not reader:
             return False
         return self._session.is_connected and not self._is_closed
 
-    def _tell(self, event: str, readers: list[SegmentReader]) -> None:
+    def _queue_event(self, event: str, readers: list[SegmentReader]) -> None:
         if readers and (self._callbacks[event] or event == "revoke"):
             self._events.append((event, readers))
             self._changed.notify_all()
@@ -281,6 +281,6 @@ class StreamConsumer:
             self._changed.notify_all()
 
 
-def _left(end: float | None) -> float | None:
+def _seconds_left(end: float | None) -> float | None:
     """Return the seconds until `end`; None without an end."""
     return None if end is None else max(end - time.monotonic(), 0)
