@@ -56,16 +56,17 @@ def test_guide_to_profiles_shows_figures_on_record():
 def test_guide_has_a_row_for_both_profiles():
     figures = """\
 <!-- shapes: begin -->
-| demand | profile | splits | merges | reversals | failed | min over | segment-h |
-|---|---|---|---|---|---|---|---|
-| a step | pip-483 | 3 | 1 | 0 | 9 | 8.5 (9) | 20 |
-|        | default | 4 | 1 | 0 | 9 | 0.5 | 21 |
+| demand | profile | splits | merges | reversals | segment-h | most | min over | slack % | clients moved |
+|---|---|---|---|---|---|---|---|---|---|
+| a step | pip-483 | 3 | 1 | 0 | 20 | 9 | 8.5 (9) | 30 | 44 |
+|        | default | 4 | 1 | 0 | 21 | 9 | 0.5 | 31 | 55 |
 <!-- shapes: end -->
 """
     columns = (profiles.GUIDE_COLUMNS[0],)
     page = profiles.guide_with(figures, "before\n<!-- shapes: begin -->\nold\n<!-- shapes: end -->\nafter\n", columns)
-    assert "| demand | splits | merges | reversals | min over | segment-h |\n" in page
-    assert page.endswith("| a step | 3 → 4 | 1 | 0 | 8.5 (9) → 0.5 | 20 → 21 |\n<!-- shapes: end -->\nafter\n")
+    assert "| demand | splits | merges | reversals | min over | segment-h | slack % | clients moved |\n" in page
+    row = "| a step | 3 → 4 | 1 | 0 | 8.5 (9) → 0.5 | 20 → 21 | 30 → 31 | 44 → 55 |\n"
+    assert page.endswith(f"{row}<!-- shapes: end -->\nafter\n")
     assert page.startswith("before\n")
     assert "old" not in page
 
