@@ -88,15 +88,20 @@ def _written(page: str, part: str, table_text: str) -> str:
 
 
 def guide_with(figures: str, guide: str, tables: Sequence[GuideTable] = GUIDE_COLUMNS) -> str:
-    """Return the text of docs/profiles.md with the tables of benchmarks/profiles.txt."""
+    """Return the text of docs/profiles.md with the tables of benchmarks/profiles.txt.
+
+    A demand is named in its first row only.
+    """
     for part, keys, columns in tables:
         table_lines = _split_at(figures, part)[1].splitlines()
         head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table_lines)
         indices = [head.index(column) for column in columns]
         lines = [f"| {' | '.join([*head[:keys], *columns])} |", "|" + " --- |" * keys + " ---: |" * len(columns)]
+        demand = ""
         for old, new in zip(rows[::2], rows[1::2], strict=True):
             pairs = (old[index] if old[index] == new[index] else f"{old[index]} → {new[index]}" for index in indices)
-            lines.append(f"| {' | '.join([*old[:keys], *pairs])} |")
+            lines.append(f"| {' | '.join(['' if old[0] == demand else old[0], *old[1:keys], *pairs])} |")
+            demand = old[0]
         guide = _written(guide, part, "\n".join(lines) + "\n")
     return guide
 
