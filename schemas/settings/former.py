@@ -1,6 +1,8 @@
 """Keys of older releases: those with another name today, and those that are no longer read.
 
-A former key in an operator's file must not stop a process: it is left out, and one warning names it.
+A key that is no longer read (`FORMER`) must not stop a process: it is left out, and one warning names it. A renamed key
+(`RENAMED`) does: its value counts, so `schemas.settings.root` raises `SettingsError` with the present name, and carries
+nothing over.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ RENAMED = {
     ("stream", "profile"): ("policy", "profile"),
     ("stream", "policy"): ("policy", "cluster"),
 }
-"""Keys of older releases with their present names, each as section and key."""
+"""Keys of older releases with their present names, each as section and key. Using one is an error."""
 FORMER = frozenset(
     {
         "bookies.hands_heap",
