@@ -60,7 +60,10 @@ RECORDED_BY = {
     "waits": "at",
     "alerts": "at",
 }
-"""The column by which a row was on record, of each table."""
+"""By table, the column with the time since which a row is on record.
+
+Every table that can be asked as of an instant needs an entry.
+"""
 _CONFIG = {
     "datafusion.execution.collect_statistics": "false",
     # The check of a statement needs no more: the physical plan takes most of the time.

@@ -29,9 +29,9 @@ class BatchPace:
     """Number of messages that the next batch may hold."""
 
     most: int
-    """Upper limit on messages."""
+    """Upper limit on messages: `[stream] max_stats_per_batch`."""
     goal_seconds: float
-    """Intended duration of a batch."""
+    """Intended duration of a batch: `[stream] batch_seconds`."""
 
     def __post_init__(self) -> None:
         self.messages = min(FIRST, self.most)
