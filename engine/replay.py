@@ -1,9 +1,9 @@
 """Replay of a bucket: recorded messages in, and the job's state out. Pure.
 
-Stage: beside the job, when a checkpoint is lost (`anabranch lake state rebuild`). `engine.history` reads the rows,
-`anabranch.history.rebuild` writes the state into a new checkpoint. Messages pass through the job's own intake.
-Decisions and holds are taken from the record and not decided again, because no table has the suppressed samples behind
-them; each is compared with the replayed state instead (`engine.agreement`).
+Stage: above the family, beside the job. It serves `anabranch explain`, `plan`, `decisions replay` and `whatif shadow`,
+and rebuilds a lost checkpoint (`anabranch.history.rebuild`). `engine.history` reads the rows. Messages pass through the
+job's own intake. Decisions and holds are taken from the record and not decided again, because no table has the
+suppressed samples behind them; each is compared with the replayed state instead (`engine.agreement`).
 """
 
 from __future__ import annotations

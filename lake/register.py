@@ -1,7 +1,7 @@
 """A small table that several processes replace as a whole, by compare and swap.
 
-Stage: under `anabranch.executor.shards`. Each replacement takes the next number, as a Delta app transaction. Of two
-concurrent ones one conflicts, and reads again.
+Stage: under `anabranch.executor.shards`, which writes it; status and page read it. Each replacement takes the next
+number, as a Delta app transaction. Of two concurrent ones one conflicts, and reads again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class TableRegister:
 
 
 def list_registers(lake: str) -> dict[str, str]:
-    """Return the registers of a lake, by name, with their locations."""
+    """Return the registers of a lake, by name, with their locations.
+
+    `streaming.sink.catalog` registers them as tables in Spark.
+    """
     locations = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
     return {folder: path for folder, path in locations.items() if DeltaTable.is_deltatable(path)}
 

@@ -1,6 +1,7 @@
-"""Shared parts of the controller's clients: connection, names of topics, output of results.
+"""Shared parts of commands: readers of names, connection to the controller, output of results.
 
-Stage: between `anabranch.cli.commands.topics` and `anabranch.cli.admin_client`.
+Stage: under `anabranch.cli.commands`, above `anabranch.cli.admin_client`. Commands that only read the lake use the
+readers of names too.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from schemas.printable import printable
 from schemas.settings.exposure import url_exposures
 
 _UNPAIRED = re.compile("[\ud800-\udfff]")
-"""What Python makes of bytes on a command line that are not UTF-8."""
+"""Characters that Python puts in place of bytes on a command line that are not UTF-8."""
 
 
 def encodable_text(value: str) -> str:
-    """`value`; a wrong usage when the command line held bytes that are not UTF-8."""
+    """Return `value`. Raises `click.BadParameter` if the command line held bytes that are not UTF-8."""
     if _UNPAIRED.search(value):
         raise click.BadParameter(f"{printable(value)} is not UTF-8")
     return value

@@ -1,8 +1,9 @@
 """`/admin/v2/broker-stats/topics` of one broker: rates, consumers and backlogs of its segments; pure.
 
-Stage: first of what is read. The answer is namespace -> bundle -> domain -> topic -> numbers; only `segment://` topics
-count here. An answer that was cut or is no JSON is refused as a whole, for what is missing in it is not zero. A number
-that is no rate (negative, infinite) makes its segment unknown, and the others count.
+Stage: above `segment_stats`; `reader` fetches the answer, `loads` uses the result. The answer is namespace -> bundle ->
+domain -> topic -> numbers; only `segment://` topics count here. An answer that was cut or is no JSON is refused as a
+whole, for what is missing in it is not zero. A number that is no rate (negative, infinite) makes its segment unknown,
+and the others count.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class BrokerLoad:
     types: dict[tuple[str, str], SubscriptionType]
     """Of (topic, subscription), where the clients on its segments show it."""
     attached: dict[str, int]
-    """For each topic something that changes when consumers are attached or leave."""
+    """By topic, a mark that differs after consumers were attached or left; only comparable within one process."""
     used: set[str]
     """Topics with consumers attached, or traffic."""
     digest: bytes
@@ -77,7 +78,7 @@ class BrokerLoad:
 
 
 def read_broker_stats(body: bytes) -> BrokerLoad:
-    """The load in an answer; raises `BadStats` when it is not whole, or none."""
+    """Return the load in an answer. Raises `BadStats` for an answer that was cut or has another form."""
     try:
         namespaces = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -163,7 +164,7 @@ def _numbers(raw: msgspec.Raw) -> _Topic | None:
 
 
 def _consumer_name(consumer: str, segment: int) -> str:
-    """Name of the consumer that a client has attached to a segment as `NAME-seg-ID`."""
+    """Return `NAME` of a consumer that a client has attached to a segment as `NAME-seg-ID`."""
     return consumer.removesuffix(f"-seg-{segment}")
 
 

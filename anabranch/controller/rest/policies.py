@@ -1,7 +1,8 @@
 """Routes of overrides of the auto split/merge policy, for topics and namespaces, as in Pulsar 5.
 
 Stage: `anabranch.controller.policies` parses an override strictly; `anabranch.controller.service`, for a namespace
-`anabranch.controller.namespaces`, checks and stores it.
+`anabranch.controller.namespaces`, checks and stores it. It reaches the job over Kafka: a topic's override as part of
+its layout, a namespace's as a `PolicyEvent`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keyed load on a scalable Pulsar topic by its own V5 client in a JVM, with exact delivery counts.
 
 By hand: `python -m anabranch.local.pulsar.load TOPIC`. A broker that wants a token gets that of
-`ANABRANCH_CONTROLLER_TOKEN`. Neighbours: `java/…/KeyedLoad.java` is the program.
+`ANABRANCH_CONTROLLER_TOKEN`. Stage: around the Java program `java/…/KeyedLoad.java`; under the traffic of
+`anabranch run --pulsar` (`anabranch.local.pulsar.traffic`) and the tests.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ _FLAGS = [
     "java.base/java.lang=ALL-UNNAMED",
 ]
 _FINISH_SECONDS = 90
+"""Longest wait for the program's end, of which it waits at most 60 s for messages (`DRAIN_SECONDS`)."""
 _DUMP_SECONDS = 10
 _TELL_SECONDS = 5
 
 
 class KeyedLoad:
-    """Load that runs; `counts` is what it said last.
+    """Running load; `counts` is the last line of the Java program.
 
     `acknowledged` messages, distinct ones `received`, acknowledged ones that are `missing`; messages that came twice,
     because Pulsar `redelivered` one or the client `resent` it; `inversions` of the order of a key, the `segments` that
@@ -66,7 +68,8 @@ class KeyedLoad:
     def finish(self) -> dict[str, Any]:
         """Stop producing and return the last counts.
 
-        Waits up to a minute until all acknowledged messages are received.
+        The program waits up to a minute until all acknowledged messages are received. Not `finished` in the counts:
+        it did not end in `_FINISH_SECONDS`.
         """
         assert self._process.stdin is not None
         self._process.stdin.close()

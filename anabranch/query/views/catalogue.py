@@ -1,7 +1,8 @@
 """The views as their texts describe them: name, version, meaning of rows and columns, and the SQL.
 
-Stage: under all users of the views. A text begins with comments: the meaning of a row; `version: 1`; for a function of
-an instant `parameter at timestamp: …`; a line for each column, `name type: meaning`, in the order of the SELECT.
+Stage: under all users of the views: `anabranch.query.sql` (DataFusion), `anabranch.query.views.spark` and
+`anabranch sql`. A text begins with comments: the meaning of a row; `version: 1`; for a function of an instant
+`parameter at timestamp: …`; a line for each column, `name type: meaning`, in the order of the SELECT.
 """
 
 from __future__ import annotations
