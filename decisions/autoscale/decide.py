@@ -107,7 +107,7 @@ def _earliest_due(dues: Sequence[int | None]) -> int | None:
 
 
 def _answer_actions(split: SplitPass, merge: MergePass, gates: Sequence[Reading[Gate]]) -> Answer:
-    """All that is done: the first action with the gates, and in it the others."""
+    """Return the first action with the gates; its `also` holds the other actions."""
     read = tuple(gates)
     actions: list[Split | Merge] = [Split(segment, reason, read) for segment, reason in split.chosen]
     actions += [Merge(pair, "cold", read) for pair in merge.chosen]
@@ -126,7 +126,7 @@ def _switched_off(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
     """Return the readings that switch scaling off for this topic: its policy, or its open decision.
 
     PIP-483 "Policy resolution (namespace + topic overrides)"; the in-flight guard is that of
-    PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)".
+    PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)". `consumers_ask_nothing` repeats these conditions.
     """
     readings = []
     if snapshot.policy.broken is not None:

@@ -23,11 +23,15 @@ from schemas.bundles import (
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
 Amounts: TypeAlias = tuple[float, float, float, float]
-"""Usage by a bundle: CPU, network in and out, in its broker's units, and the weighted maximum."""
+"""Usage by a bundle: CPU, network in and out, in its broker's units, and the weighted maximum.
+
+Stored with the state: `engine.bundles.codec` writes and reads exactly these four.
+"""
 DataT = TypeVar("DataT", LocalBrokerData, BrokerLoadData)
 
 _RATES = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
 _USED = ("cpu", "bandwidth_in", "bandwidth_out")
+"""Resources of the first three `Amounts`, in their order."""
 
 
 @dataclass(slots=True)
