@@ -168,7 +168,7 @@ def _jars(settings: Settings) -> Iterator[CheckResult]:
         folder = settings.path(settings.local.jars) / name
         wrong = wrong_jars(folder, expected)
         if name == "spark" and not localfs_is_current(folder / LOCALFS_JAR):
-            wrong.append(f"{LOCALFS_JAR} is missing or not of the sources in lab/java")
+            wrong.append(f"{LOCALFS_JAR} is missing or not of the sources in anabranch/local/java")
         state = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
         if not folder.is_dir():
             state = f"{len(expected)} are not fetched yet"

@@ -54,7 +54,7 @@ def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None)
 
 
 def ensure_admin_client(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder of Pulsar's Java admin client, which only tests need; fetched and checked as the others."""
+    """Return the folder of Pulsar's Java admin client, for tests; fetched and checked like the others."""
     return _ensure_folder(settings, "pulsar-admin", say)
 
 
@@ -73,7 +73,10 @@ def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: Non
 
 
 def ensure_pulsar_lts(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder of a Pulsar 4.0.7, the version with long-term support (230 MB); fetched when first asked."""
+    """Return the folder of a Pulsar 4.0.7, the version with long-term support.
+
+    Fetched at the first call (230 MB).
+    """
     return _ensure_folder(settings, "pulsar-lts", say)
 
 
@@ -93,7 +96,7 @@ def _ensure_folder(settings: Settings, name: str, say: Callable[[str], None]) ->
 
 
 def read_checksums(file: Path) -> dict[str, str]:
-    """File name to SHA-256 in hex, from a list as sha256sum writes it."""
+    """Return SHA-256 in hex by file name, from a list as sha256sum writes it."""
     try:
         return {
             name: digest for digest, name in (line.split() for line in file.read_text().splitlines() if line.strip())
@@ -114,12 +117,12 @@ def wrong_jars(folder: Path, expected: dict[str, str]) -> list[str]:
 
 
 def localfs_is_current(jar: Path) -> bool:
-    """Return True if the jar of `lab/java` was compiled from the present sources."""
+    """Return True if the jar of `anabranch/local/java` was compiled from the present sources."""
     return is_current(jar, _SOURCES)
 
 
 def compile_localfs(target: Path) -> None:
-    """Compile `lab/java` into a jar."""
+    """Compile `anabranch/local/java` into a jar."""
     compile_java(_SOURCES, target)
 
 
