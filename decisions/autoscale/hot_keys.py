@@ -50,7 +50,7 @@ def retry_at(key: HotKey, policy: Policy) -> int:
 
 
 def key_in(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> HotKey | None:
-    """The known hot key for which a segment is not split."""
+    """Return the known hot key for which a segment is not split, or None."""
     for key in keys:
         holds = segment.start <= key.start and key.end <= segment.end
         if holds and _is_inside(segment, key) and overload <= key.overload * GROWN and now < retry_at(key, policy):
@@ -59,10 +59,10 @@ def key_in(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Po
 
 
 def count_halvings(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> int:
-    """Over how many halvings without relief a hot key is looked for in a segment; 0: not at all.
+    """Return how many halvings without relief `find_key` looks back over; 0: it is not called.
 
-    `hotKeySplits`, and after each time that a key was found there half as many. A segment that is just what was left
-    with a key is split once more before the key is found again.
+    `hotKeySplits`, and half as many for each time that a key was found there. 0 for a segment that a known key holds,
+    and for one with exactly the range of a key: that is split once more before the key is found again.
     """
     splits = policy.hot_key_splits
     for key in keys:
@@ -91,7 +91,7 @@ def is_within(key: HotKey, left: Segment, right: Segment) -> bool:
 def find_key(
     index: int, active: Sequence[Segment], rates: Sequence[float | None], overload: float, splits: int, now: int
 ) -> HotKey | None:
-    """The hot key of a segment above its threshold, if splits bring it no relief.
+    """Return the hot key of a segment above its threshold if splits bring it no relief, else None.
 
     `active` in the order of their ranges, `rates` what each carries of the rate that is too high (None: not known);
     `splits` halvings are looked back over. None also when the range has not been halved so often, or something of it is

@@ -196,8 +196,10 @@ def _disjoint_pairs(pairs: Sequence[int], most: int) -> list[int]:
 
 
 def settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> int:
-    """Until when a segment is not merged, for its load may come back (guards `settleSeconds`,
-    `regretWindowSeconds`, `returnsWithinSeconds`)."""
+    """Return the instant until which a segment is not merged, because its load may come back.
+
+    Guards `settleSeconds`, `regretWindowSeconds` and `returnsWithinSeconds`.
+    """
     policy = snapshot.policy
     instant = 0
     past = snapshot.known_pasts.get(segment.segment_id) if policy.settles else None
@@ -240,7 +242,7 @@ class _fruitless:
 
 
 def _read_coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading[Gate]:
-    """The heat of the coldest two neighbours with known loads, and the hotter one of them."""
+    """Return the reading of the coldest two neighbours with known loads: the heat of the hotter one."""
     pairs = cold_pairs or [index for index in range(len(loads) - 1) if loads[index] and loads[index + 1]]
     if not pairs:
         return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)

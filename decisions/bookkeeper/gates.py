@@ -131,7 +131,7 @@ def ledger_advice(ledger: int, reason: str, source: str, target: str) -> str:
 
 
 def gates_table() -> str:
-    """The gates as a table in Markdown."""
+    """Return the gates as a table in Markdown."""
     rows = "\n".join(f"| `{gate.value}` | {SENTENCES[gate]} |" for gate in BookieGate)
     return f"| gate | holds because |\n| --- | --- |\n{rows}\n"
 

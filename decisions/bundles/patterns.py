@@ -58,7 +58,10 @@ def matching_texts(pattern: str, texts: tuple[str, ...]) -> frozenset[str]:
 
 
 def _widen_pattern(pattern: str) -> str | None:
-    """Leave out look-around, back references and the possessive; None where groups do not close."""
+    """Leave out look-around, back references and the possessive; None where groups do not close.
+
+    The text is used only for a pattern that RE2 refuses, and counts as inexact even if it matches the same.
+    """
     tokens, position = list[str](), 0
     while position < len(pattern):
         part = _TOKEN.match(pattern, position)
@@ -103,7 +106,10 @@ def _end_of_group(pattern: str, position: int) -> int | None:
 
 
 def _end_of_class(pattern: str, position: int) -> int | None:
-    """The place behind a class that has been opened; classes inside of classes are Java's alone."""
+    """Return the index after an open class; None if it does not close, or has a class inside.
+
+    Only Java allows classes inside of classes.
+    """
     while position < len(pattern):
         if pattern[position] == "[":
             return None

@@ -35,6 +35,7 @@ class HeldTopics(NamedTuple):
     """Topics whose binding gate differs from the recorded one."""
 
     places: Ints
+    """Their indexes in the columns."""
     names: list[str]
     layouts: list[KnownLayout]
     policy_digests: npt.NDArray[np.object_]

@@ -74,8 +74,8 @@ def suggest_command(
     with opened_history(context, scratch, since, until, topics) as history:
         every = [(number, name) for number, part in enumerate(history.parts) for name in part]
         drawn = set(random.Random(seed).sample(every, min(most_topics, len(every))))
-        halves = split_in_time(history)
-        searched, unseen = halves if halves is not None else (history, None)
+        split = split_in_time(history)
+        searched, unseen = split if split is not None else (history, None)
         suggestion = suggest(
             searched,
             _prepare_topics(searched, drawn),
