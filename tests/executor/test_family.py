@@ -78,6 +78,19 @@ class Brokers:
         return answer
 
 
+@dataclass
+class Stumbling(Brokers):
+    """An actor with a fault of its own: its first look after a call fails."""
+
+    has_failed: bool = False
+
+    def look(self, decision: Move) -> str | NoAnswer:
+        if self.calls and not self.has_failed:
+            self.has_failed = True
+            raise RuntimeError("a fault of the actor")
+        return super().look(decision)
+
+
 def move(house: House, identity: str = "move-1", **changed: Any) -> DecisionRow:
     """A row of `decisions` that moves the bundle from broker a to broker b."""
     columns = {
@@ -143,6 +156,19 @@ def test_move_during_downtime_superseded_uncalled(house: House):
     with house.running(actors={"bundles": brokers}):
         [event] = wait_until(lambda: house.published.events)
     assert (event.status, event.error, brokers.calls) == ("superseded", "c has it", [])
+
+
+def test_fault_of_an_actor_hides_no_call(house: House):
+    brokers = Stumbling({BUNDLE: "a"})
+    with house.running(actors={"bundles": brokers}):
+        orders.commit(house.lake, [move(house)])
+        [event] = wait_until(lambda: house.published.events)
+    assert (event.status, brokers.calls) == ("applied", ["move-1"])
+    assert [row["error"] for row in house.outcomes()] == [
+        None,
+        "an error in the executor itself: RuntimeError('a fault of the actor')",
+        None,
+    ]
 
 
 def test_answers_mean_the_same_for_families(house: House):

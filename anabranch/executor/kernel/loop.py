@@ -33,7 +33,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from itertools import count
 
@@ -231,6 +231,7 @@ class Executor:
             if isinstance(outcome, Exception):
                 result: Result = TryAgain(f"an error in the executor itself: {outcome!r}")
                 self._brakes.ended(work.decision.decision_id, called=True)
+                work.standing = replace(work.standing, open_end=True)
             else:
                 result, progress = outcome
                 self._brakes.ended(work.decision.decision_id, called=progress.calls > work.standing.calls)
