@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import islice
 
 import httpx
 import pytest
@@ -64,7 +65,8 @@ def test_live_stream_ends_with_its_token(tmp_path):
             assert next(lines) == ": here"
             remove_token(tmp_path / "tokens", "ann")
             write(str(tmp_path / "lake"), layout_event(layout_json((0, 0, 0xFFFF)), 0))
-            assert [line for line in lines if line.startswith("event")] == ["event: changed"]
+            # At most the one event that was waited for before; an open stream has a line every 15 seconds.
+            assert len(list(islice(lines, 6))) < 6
 
 
 @pytest.mark.parametrize(
