@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from schemas.codecs.columns import split_columns
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import ConsumerEvent, SegmentStats, SegmentStatsColumns, key_of, parse_message
 from schemas.metadata import ScalableTopicMetadata
+from schemas.settings.root import Settings
 from tests.controller.conftest import RunningController, run_controller
 from tests.local.demonstration import HOME, NOW, local_settings, traffic_settings
 from tests.waiting import wait_until
@@ -310,33 +313,46 @@ def test_reports_reach_kafka_in_both_forms(kafka, tmp_path):
     assert counters.counts["sent"] == counters.counts["delivered"] == sent
 
 
-def test_generator_runs_without_controller(kafka, tmp_path, free_url):
-    settings = local_settings(tmp_path, kafka)
-    settings = settings.model_copy(
-        update={
-            "controller": settings.controller.model_copy(update={"url": free_url}),
-            "traffic": settings.traffic.model_copy(update={"report_seconds": 0.05}),
-        }
-    )
-    stop = threading.Event()
+@contextmanager
+def generating(settings: Settings) -> Iterator[Callable[[], dict[str, int]]]:
+    """The generator at work in a thread during the block; returns its counters as it has written them last."""
+    file, stop = settings.path(settings.local.folder) / "traffic.json", threading.Event()
     thread = threading.Thread(target=run_traffic, args=(settings, stop))
     thread.start()
-    file = tmp_path / "var" / "traffic.json"
-    written: set[int] = set()
-
-    def goes_on() -> bool:
-        if file.exists():
-            written.add(json.loads(file.read_text())["at"])
-        return len(written) > 3
-
     try:
-        wait_until(goes_on)
+        yield lambda: json.loads(file.read_text()) if file.exists() else Counter()
     finally:
         stop.set()
         thread.join(20)
-    counts = json.loads(file.read_text())
     assert not thread.is_alive()
-    assert counts["sent"] == counts["delivered"] == counts["failed"] == 0
+
+
+def quick(settings: Settings, url: str) -> Settings:
+    """Settings with this controller and many samples."""
+    return settings.model_copy(
+        update={
+            "controller": settings.controller.model_copy(update={"url": url}),
+            "traffic": settings.traffic.model_copy(update={"report_seconds": 0.05}),
+        }
+    )
+
+
+def test_generator_runs_without_controller(kafka, tmp_path, free_url):
+    with generating(quick(local_settings(tmp_path, kafka), free_url)) as counts:
+        begun = wait_until(lambda: counts()["at"])
+        wait_until(lambda: counts()["at"] > begun + 150)
+    assert counts()["sent"] == counts()["delivered"] == counts()["failed"] == 0
+
+
+def test_generator_outlives_its_controller(kafka, tmp_path):
+    with ExitStack() as stack:
+        with run_controller(tmp_path / "layouts.db") as running:
+            counts = stack.enter_context(generating(quick(local_settings(tmp_path, kafka), running.url)))
+            wait_until(lambda: counts()["delivered"] > 3)
+        before = counts()["delivered"]
+        wait_until(lambda: counts()["delivered"] > before + 20)
+    assert counts()["sent"] == counts()["delivered"]
+    assert counts()["failed"] == 0
 
 
 def test_sigterm_delivers_everything_first(kafka, tmp_path, controller):
