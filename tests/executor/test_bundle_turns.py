@@ -83,3 +83,22 @@ def test_broker_outage_ends_decisions_without_a_failure(house: House):
     assert {end["status"] for end in house.ends()} == {"superseded"}
     assert all(end["error"].startswith(f"{EXPIRED}given up after 301 s: own-balancer") for end in house.ends())
     assert set(cluster.owners.values()) == {A}
+
+
+def test_begun_move_expires_with_the_move_it_rests_on(house: House):
+    """The second was to relieve the broker that the first was to fill; nobody has been called for either."""
+    cluster, clock, rows = Silent(), Clock(), []
+    cluster.owners[f"load/ns/{RANGES[1]}"] = B
+    with house.running(clock, actors={"bundles": BundlesActor(cluster)}, give_up_seconds=300):
+        for number, (source, destination) in enumerate([(A, B), (B, A)]):
+            clock.now += timedelta(seconds=150 * number)
+            row = bundle_orders.unload(f"move-{number}", f"load/ns/{RANGES[number]}", source, destination)
+            rows.append(row.model_copy(update={"decided_at": clock.now}))
+            orders.commit(house.lake, rows[-1:])
+            wait_until(lambda: rows[-1].decision_id in {row["decision_id"] for row in house.outcomes() if row["error"]})
+        clock.now += timedelta(seconds=151)
+        wait_until(lambda: len(house.ends()) == 2)
+    first, second = sorted(house.ends(), key=lambda end: end["decision_id"])
+    assert first["error"].startswith(f"{EXPIRED}given up after 301 s")
+    assert second["error"].startswith(f"{EXPIRED}it rests on unload load/ns/{RANGES[0]}")
+    assert cluster.owners[f"load/ns/{RANGES[1]}"] == B

@@ -211,11 +211,16 @@ class DecisionWork:
     """Instant since which a brake has held the decision after its intent; it was looked at since."""
 
     baseless: str | None = None
-    """Why it must not begin: an earlier decision, on which it rests, has expired."""
+    """Why it must not be called for: an earlier decision, on which it rests, has expired."""
+
+    @property
+    def may_have_called(self) -> bool:
+        """Return whether a call may have been sent, as far as finished tries tell."""
+        return self.standing.open_end or self.standing.calls > 0
 
     def lose_basis(self, earlier: DecisionWork) -> None:
-        """Note that `earlier` has expired: this decision must not begin if it rests on it."""
-        if self.begun_at is not None or earlier.decided_at >= self.decided_at:
+        """Note that `earlier` has expired: no call must be made for this decision if it rests on it."""
+        if self.may_have_called or earlier.decided_at >= self.decided_at:
             return
         if isinstance(self.decision, Malformed) or isinstance(earlier.decision, Malformed):
             return

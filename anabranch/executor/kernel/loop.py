@@ -381,7 +381,7 @@ class Executor:
 
     def _late(self, work: DecisionWork) -> Over | None:
         """Return the end of a decision held for too long between its intent and its first call, or None."""
-        if work.standing.calls or work.standing.open_end:
+        if work.may_have_called:
             return None
         return expired(work.decided_at, self._clock(), self._settings.begin_max_age_seconds)
 
@@ -515,6 +515,10 @@ class Executor:
         """Try a decision, or queue it behind the running try on its subject."""
         if work.subject in self._turns:
             self._turns[work.subject].append(work)
+            return
+        if work.baseless is not None and not work.may_have_called:
+            self._brakes.ended(work.decision.decision_id, called=False)
+            self._to_record.append((work, DecisionEnded("superseded", None, work.baseless)))
             return
         decision, progress = work.decision, work.standing
         assert isinstance(decision, Decision)
