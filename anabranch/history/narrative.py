@@ -29,7 +29,7 @@ def tell_run(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> l
     """Return the run from `started_at` to `stopped_at` (aware instants) as sentences, topics first."""
     applied = _applied(lake, started_at, stopped_at)
     holds = [row for row in lake.rows(HOLDS) if started_at <= row["since"] <= stopped_at]
-    sizes = _segment_counts(lake.rows(EVENTS))
+    sizes = _segment_counts(lake.rows(EVENTS), started_at)
     sentences = [_topic_sentence(topic, sizes[topic], applied, holds) for topic in sorted(sizes)]
     undone = _count_undone(applied, last_steps(lake.rows(OUTCOMES)))
     sentences.append(f"{_times(len(applied), 'action')}, {undone or 'none'} of them undone by the opposite.")
@@ -52,12 +52,13 @@ def _applied(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> l
     return sorted(decisions, key=lambda row: row["decided_at"])
 
 
-def _segment_counts(events: Iterable[StoredRow]) -> dict[str, list[int]]:
-    """Return how many active segments each topic had, by layout."""
+def _segment_counts(events: Iterable[StoredRow], started_at: datetime) -> dict[str, list[int]]:
+    """Return how many active segments each topic had, by layout, from the one that the run found on."""
     counts: dict[str, list[int]] = {}
     layouts = [row for row in events if row["type"] == "layout" and row["cause"] != "deleted"]
     for row in sorted(layouts, key=lambda row: (row["accepted_at"], row["kafka_offset"])):
-        counts.setdefault(row["subject"], []).append(len(active_ranges(json.loads(row["body"])["layout"])))
+        before = [] if row["accepted_at"] <= started_at else counts.get(row["subject"], [])
+        counts[row["subject"]] = [*before, len(active_ranges(json.loads(row["body"])["layout"]))]
     return counts
 
 

@@ -46,6 +46,14 @@ def test_each_topic_tells_what_was_done_to_it_and_why(tmp_path):
     ]
 
 
+def test_sizes_are_those_of_the_run(tmp_path):
+    """The lake has an earlier run."""
+    rows = (layout_event(WHOLE, 1), layout_event(HALVES, 3, "split"), layout_event(WHOLE, 12, "merge"))
+    merge = decision(11, 2, action="merge", reason="cold", arguments='{"segments":[1,2]}')
+    sentences = tell(tmp_path, *rows, merge, made("d2", 12, 3), since=10)
+    assert sentences[0] == f"{ORDERS}: 2 to 1 segments, merged once as neighbours had been quiet for long enough."
+
+
 def test_merge_of_what_was_split_counts_as_undone(tmp_path):
     rows = (
         layout_event(WHOLE, 1),
