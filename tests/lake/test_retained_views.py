@@ -141,7 +141,10 @@ def test_windows_that_reach_back_over_the_cut_stay(tmp_path):
 
 
 def test_time_over_threshold_unknown_behind_the_cut(tmp_path):
-    """Segment 0 is over its threshold since long before the cut; the others since a load that stays."""
+    """Segment 0 is over its threshold since long before the cut; the others since a load that stays.
+
+    A job without its state takes a load of segment 0 for the first, behind the cut.
+    """
     lake, split_at = str(tmp_path), MIDNIGHT + 600
     ready(lake)
     inputs = json.dumps({"policy": {"splitMsgRateInThreshold": 10_000.0}}, separators=(",", ":"))
@@ -150,7 +153,7 @@ def test_time_over_threshold_unknown_behind_the_cut(tmp_path):
         *(load(segment, 5_000.0, 100 + segment) for segment in (0, 1)),
         *(load(0, rate, seconds) for rate, seconds in ((20_000.0, 200), (25_000.0, 300))),
         *(load(segment, 30_000.0, MIDNIGHT + 60 + segment) for segment in (0, 1)),
-        load(2, 30_000.0, MIDNIGHT + 90).model_copy(update={"cause": "first"}),
+        *(load(segment, 30_000.0, MIDNIGHT + 90).model_copy(update={"cause": "first"}) for segment in (0, 2)),
         *(
             decision(split_at, segment, reason="msgRateIn", arguments=f'{{"segments":[{segment}]}}', inputs=inputs)
             for segment in (0, 1, 2)

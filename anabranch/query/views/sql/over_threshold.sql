@@ -74,9 +74,10 @@ WITH all_splits AS (
          min(CASE WHEN rate <= threshold THEN place END) OVER (PARTITION BY subject, decision_id) AS calm_place
   FROM rates
 ), hot AS (
-  -- Known if a load below the threshold came before, or if the segment's record begins with these loads.
+  -- Known if a load below the threshold came before, or if the segment's record begins with these loads. A job without
+  -- its state calls a later load the first, too.
   SELECT subject, decision_id, max(CASE WHEN place = 1 THEN rate END) AS rate,
-         CASE WHEN max(calm_place) IS NOT NULL OR sum(CASE WHEN cause = 'first' THEN 1 ELSE 0 END) > 0
+         CASE WHEN max(calm_place) IS NOT NULL OR min(CASE WHEN cause = 'first' THEN accepted_at END) = min(accepted_at)
               THEN min(accepted_at) END AS over_since
   FROM calm
   WHERE calm_place IS NULL OR place < calm_place
