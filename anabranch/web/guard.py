@@ -110,9 +110,8 @@ class BrowserGuard:
             # Before anything is read: what changes from here on, the page has to hear of.
             scope = {**scope, CALLER: caller, SESSION: session, VERSION: scope["app"].state.fleet.version}
             if scope["path"] == HEALTH:
-                if caller is None:
-                    await self._anonymous.probe(scope)
-                await self._app(scope, receive, guarded)
+                if caller is not None or await self._anonymous.probe(scope):
+                    await self._app(scope, receive, guarded)
                 return
             if excess is not None:
                 answer, caller = PlainTextResponse(excess.reason, excess.status, excess.headers), None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -15,13 +16,16 @@ from urllib.parse import quote
 
 from starlette.types import Message, Scope, Send
 
-from runtime.listener.connections import network_of
-from runtime.listener.fair_queue import Pace, Turns, WorkPermit
+from runtime.listener.bodies import BrokenOff
+from runtime.listener.fair_queue import Pace, Turns, WorkPermit, network_of
+from runtime.listener.heads import TOO_LARGE_HEAD, is_large_head
 from runtime.listener.names import NodeNames
-from runtime.listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
+from runtime.listener.protocol import CLIENT_LEFT, TRUST
 
 MAX_PROBE_SECONDS = 0.8
 """That the probe of a network which asks at full speed waits; an orchestrator gives up on one after a second."""
+MAX_SOON_PROBES = 64
+"""Of all networks that wait no longer than that: an equal part of each, and at least one. The others have the pace."""
 
 
 class ConnectionRefusal(NamedTuple):
@@ -91,20 +95,41 @@ class AnonymousClients:
     ) -> None:
         self._turns, self._sleep = turns, sleep or asyncio.sleep
         self._pace, self._probes = Pace(clock), Pace(clock)
+        self._probing = Counter[str]()
+        """Probes of each network that wait."""
 
-    async def probe(self, scope: Scope) -> None:
-        """Wait until a probe may be answered: at once, unless its network asks at full speed."""
-        await self._wait(min(self._probes.wait(network(scope)), MAX_PROBE_SECONDS))
+    async def probe(self, scope: Scope) -> bool:
+        """Wait until a probe may be answered: at once, unless its network asks at full speed.
 
-    async def _wait(self, seconds: float) -> None:
-        if seconds > 1e-6:
+        Return False when its client has left meanwhile.
+        """
+        who = network(scope)
+        seconds = self._probes.wait(who)
+        if self._probing[who] < max(1, MAX_SOON_PROBES // max(1, len(self._probing))):
+            seconds = min(seconds, MAX_PROBE_SECONDS)
+        self._probing[who] += 1
+        try:
+            return await self._wait(scope, seconds)
+        finally:
+            self._probing[who] -= 1
+            if not self._probing[who]:
+                del self._probing[who]
+
+    async def _wait(self, scope: Scope, seconds: float) -> bool:
+        """Return False as soon as the client leaves, so that its request takes no memory any more."""
+        if seconds <= 1e-6:
+            return True
+        departure = scope.get("state", {}).get(CLIENT_LEFT)
+        if departure is None:
             await self._sleep(seconds)
+            return True
+        return not (await asyncio.wait({departure}, timeout=seconds))[0]
 
     @asynccontextmanager
     async def turn(self, scope: Scope, is_paced: bool) -> AsyncIterator[WorkPermit]:
-        """A turn for a request, after the time that a paced one has to wait. Raises what `Turns` raises."""
+        """A turn for a request, after the wait of a paced one. Raises `BrokenOff`, and what `Turns` raises."""
         who = network(scope)
-        if is_paced:
-            await self._wait(self._pace.wait(who))
+        if is_paced and not await self._wait(scope, self._pace.wait(who)):
+            raise BrokenOff
         async with self._turns.turn(who) as turn:
             yield turn

@@ -11,6 +11,8 @@ Whoever is closed at once connects again at once, and each time costs the event 
 So closings of unknown connections have a pace by network. Until its turn comes, a closed connection is only a
 duplicate of its file, which nobody reads: it takes one of the connections, and is the first to give way.
 
+While a network leaves connections faster than that pace itself, those that have ended already are closed unread.
+
 A client, known by its token, may hold `SHARE` times the connections that no client holds: three quarters of all while
 it is alone, and always so few that there is room for the next client. A request over one more connection is refused,
 and that connection stays unknown.
@@ -20,10 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
-import resource
 import socket
 import time
 from collections import Counter, OrderedDict
@@ -31,16 +31,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.listener.fair_queue import Pace
+from runtime.listener.fair_queue import Pace, network_of
 
 log = logging.getLogger(__name__)
 
-SPARE_FILES = 256
-"""Files that a process needs besides its connections."""
 COMPLAIN_SECONDS = 60.0
 """Time between two lines of the log about connections that were closed."""
 MAX_ACCEPTED_AT_ONCE = 8
 """Connections that are taken in one round of the event loop; work on others goes on between two rounds."""
+MAX_DROPPED_AT_ONCE = 16
+"""Connections that are closed unread before one is taken."""
+_TCP_ENDED = (7, 8)
+"""States of a connection that its client has reset or closed (Linux: TCP_CLOSE, TCP_CLOSE_WAIT)."""
 SHARE = 3
 """Connections of one client, in multiples of those that no client holds."""
 
@@ -71,8 +73,9 @@ class ConnectionCounts:
         handshake_seconds: float,
         section: str = "controller",
         closings: Pace | None = None,
+        departures: Pace | None = None,
     ) -> None:
-        """`section`: of the settings, for the log; `closings`: the pace of closings."""
+        """`section`: of the settings, for the log; `closings`, `departures`: the pace of ends by us, by clients."""
         self._max_connections, self._max_per_address = max_connections, max_per_address
         self._handshake_seconds, self._section = handshake_seconds, section
         self._all = self._refused = 0
@@ -87,7 +90,7 @@ class ConnectionCounts:
         self._shaking_hands: dict[int, asyncio.TimerHandle] = {}
         self._held: OrderedDict[int, asyncio.TimerHandle] = OrderedDict()
         """Duplicates of files whose connections are closed for us, the longest held first."""
-        self._closings = closings or Pace()
+        self._closings, self._departures = closings or Pace(), departures or Pace()
         self._complained_at = float("-inf")
 
     def admit(self, connection: _CountedConnection) -> bool:
@@ -109,6 +112,10 @@ class ConnectionCounts:
         self._by_network.setdefault(connection.network, OrderedDict())[number] = connection
         self._shaking_hands[number] = asyncio.get_running_loop().call_later(self._handshake_seconds, self.close, number)
         return True
+
+    def is_abandoned(self, accepted: socket.socket, network: str) -> bool:
+        """Tell if a connection has ended before it is counted, and its network leaves many so."""
+        return self._departures.is_ahead(network) and _has_ended(accepted) and self._departures.wait(network) > 0
 
     def close(self, number: int) -> None:
         """Close the unknown connection with this file number, at the pace of its network."""
@@ -169,6 +176,8 @@ class ConnectionCounts:
         """A connection from a network is closed."""
         self._drop_deadline(number)
         self._all -= 1
+        if number in self._unknown:
+            self._departures.wait(network)
         self._forget(number, network)
         self._drop_client(number)
 
@@ -231,22 +240,30 @@ class CountedListener(socket.socket):
 
         Raises `ConnectionAbortedError`, which asyncio ignores, when there is one too many.
         """
-        if self._accepted >= MAX_ACCEPTED_AT_ONCE:
-            # asyncio takes as many as wait, and does nothing else meanwhile; this ends its round.
-            self._accepted = 0
-            raise BlockingIOError
-        try:
-            accepted, peer = super().accept()
-        except BlockingIOError:
-            self._accepted = 0
-            raise
-        self._accepted += 1
-        connection = _CountedConnection(accepted, network_of(str(peer[0])))
+        for _ in range(MAX_DROPPED_AT_ONCE):
+            if self._accepted >= MAX_ACCEPTED_AT_ONCE:
+                break
+            try:
+                accepted, peer = super().accept()
+            except BlockingIOError:
+                self._accepted = 0
+                raise
+            network = network_of(str(peer[0]))
+            if not self._counts.is_abandoned(accepted, network):
+                self._accepted += 1
+                return self._counted(accepted, network), peer
+            accepted.close()
+        # asyncio takes as many as wait, and does nothing else meanwhile; this ends its round.
+        self._accepted = 0
+        raise BlockingIOError
+
+    def _counted(self, accepted: socket.socket, network: str) -> _CountedConnection:
+        connection = _CountedConnection(accepted, network)
         if not self._counts.admit(connection):
             connection.close()
             raise ConnectionAbortedError("too many connections")
         connection.counts = self._counts
-        return connection, peer
+        return connection
 
     def close(self) -> None:
         """Listen no more, and hold no closed connections."""
@@ -277,24 +294,5 @@ class _CountedConnection(socket.socket):
             self.shutdown(socket.SHUT_RD)
 
 
-def network_of(address: str) -> str:
-    """Return the network that an address is counted under: the address itself, or an IPv6 address's /64."""
-    with contextlib.suppress(ValueError):
-        parsed = ipaddress.ip_address(address)
-        if parsed.version == 6:
-            return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
-    return address
-
-
-def allow_files(connections: int) -> int:
-    """Let the process open files for so many connections, and return how many it can have at most."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return connections
-    possible = max(1, soft - SPARE_FILES)
-    log.warning("only %d connections are possible, as the system allows %d open files (ulimit -n)", possible, soft)
-    return possible
+def _has_ended(accepted: socket.socket) -> bool:
+    return hasattr(socket, "TCP_INFO") and accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _TCP_ENDED

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
@@ -183,7 +184,7 @@ class Pace:
     """Pace of refusals: the instant at which the next refusal of each network may go.
 
     Whoever is refused at full speed waits, and costs nothing meanwhile: for what an app refuses (`anonymous`), for what
-    is refused before it is parsed (`protocol`), and for connections that are closed (`connections`).
+    is refused before it is parsed (`protocol`), and for connections that are closed or left (`connections`).
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -202,3 +203,16 @@ class Pace:
         self._free_at[network] = min(free_at, now + MAX_WAIT_SECONDS)
         self._free_at.move_to_end(network)
         return min(free_at - now, MAX_WAIT_SECONDS)
+
+    def is_ahead(self, network: str) -> bool:
+        """Tell if a further refusal would have to wait, without counting one."""
+        return self._free_at.get(network, float("-inf")) > self._clock()
+
+
+def network_of(address: str) -> str:
+    """Return the network that an address is counted under: the address itself, or an IPv6 address's /64."""
+    with contextlib.suppress(ValueError):
+        parsed = ipaddress.ip_address(address)
+        if parsed.version == 6:
+            return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
+    return address

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 import struct
 from collections.abc import Callable
@@ -30,14 +29,14 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from runtime.listener.connections import ConnectionCounts, network_of
-from runtime.listener.fair_queue import Pace
+from runtime.listener.connections import ConnectionCounts
+from runtime.listener.fair_queue import Pace, network_of
+from runtime.listener.heads import REASONS, BoundedParser, is_large_head
 
 TRUST: Final = "anabranch.trust"
 """Key of `state` in the ASGI scope: `ConnectionCounts.trust` of the connection, for the name of a client."""
-MAX_HEADERS = 100
-MAX_BLANKS = 256
-"""Spaces and tabs in a row in a head."""
+CLIENT_LEFT: Final = "anabranch.client_left"
+"""Key of `state` in the ASGI scope: a future that is done when the connection is lost."""
 MAX_MESSAGE_BYTES = 65_536
 """Of one message of a WebSocket; no command is as long, and what has come of one waits in memory for the rest."""
 MAX_FRAMES = 1_000
@@ -77,7 +76,8 @@ class BoundedHttp(H11Protocol):
         """Sends a refusal that has to wait."""
         self._number: int | None = None
         """Of the connection's file, while it is open."""
-        self.app_state = {**self.app_state, TRUST: self._trust}
+        self._client_left: asyncio.Future[None] = self.loop.create_future()
+        self.app_state = {**self.app_state, TRUST: self._trust, CLIENT_LEFT: self._client_left}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
@@ -92,6 +92,7 @@ class BoundedHttp(H11Protocol):
         if self._late is not None:
             self._late.cancel()
         super().connection_lost(exc)
+        self._client_left.set_result(None)
         self._drop_deadline()
         self.resume_writing()
 
@@ -188,7 +189,7 @@ class BoundedHttp(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        body = json.dumps({"reason": _REASONS[status]}).encode()
+        body = json.dumps({"reason": REASONS[status]}).encode()
         headers = [
             ("content-type", "application/json"),
             ("content-length", str(len(body))),
@@ -202,57 +203,13 @@ class BoundedHttp(H11Protocol):
         self.transport.close()
 
 
-TOO_LARGE_HEAD = f"the headers are too large, or more than {MAX_HEADERS}"
-_REASONS = {
-    400: "this is no HTTP request",
-    408: "the request did not arrive in time",
-    411: "a body needs the header Content-Length; chunks are not taken",
-    431: TOO_LARGE_HEAD,
-}
-
-
-class BoundedParser(h11.Connection):
-    """h11 parser that rejects heads which are slow to parse, also in pipelined requests."""
-
-    def __init__(self, max_head_bytes: int) -> None:
-        super().__init__(h11.SERVER, max_head_bytes)
-        self._max_head_bytes = max_head_bytes
-        self.fault: int | None = None
-        """Status that the head is refused with."""
-
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """See `h11.Connection`."""
-        if self.their_state is h11.IDLE:
-            self.fault = fault_of_head(self.trailing_data[0], self._max_head_bytes)
-            if self.fault is not None:
-                raise h11.RemoteProtocolError(_REASONS[self.fault])
-        return super().next_event()
-
-
-_END_OF_HEAD = re.compile(rb"\n\r?\n")
-_BLANKS = re.compile(rb"[ \t]{%d}" % (MAX_BLANKS + 1))
-_CHUNKS = re.compile(rb"\ntransfer-encoding[ \t]*:", re.IGNORECASE)
-
-
-def fault_of_head(data: bytes, max_bytes: int) -> int | None:
-    """Return the status for rejecting the head at the start of `data` without parsing it, or None.
-
-    Takes time linear in the length of the head.
-    """
-    head = data[:max_bytes]
-    end = _END_OF_HEAD.search(head)
-    if end is None and len(data) > max_bytes:
-        return 431
-    head = head[: end.end()] if end else head
-    if head.count(b"\n") > MAX_HEADERS + 2:
-        return 431
-    if _BLANKS.search(head):
-        return 400
-    return 411 if _CHUNKS.search(head) else None
-
-
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, without what a client could have it pile up."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        super().connection_lost(exc)
+        self.app_state[CLIENT_LEFT].set_result(None)
 
     async def send(self, message: Any) -> None:
         """Drop the refusal of a handshake whose client has broken the connection while it waited."""
@@ -287,12 +244,6 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         else:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": 1002})
             self.transport.close()
-
-
-def is_large_head(target: str, headers: list[tuple[bytes, bytes]], max_bytes: int) -> bool:
-    """Return whether the head of a parsed request exceeds the limits."""
-    size = len(target) + sum(len(name) + len(value) + 4 for name, value in headers)
-    return len(headers) > MAX_HEADERS or size > max_bytes
 
 
 def bounded_http(limits: ConnectionLimits, counts: ConnectionCounts) -> type[BoundedHttp]:

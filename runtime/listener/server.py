@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -19,11 +20,15 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from runtime.listener.connections import ConnectionCounts, CountedListener, ListenerLimits, allow_files
+from runtime.listener.connections import ConnectionCounts, CountedListener, ListenerLimits
 from runtime.listener.protocol import MAX_MESSAGE_BYTES, BoundedWebSocket, ConnectionLimits, bounded_http
+
+log = logging.getLogger(__name__)
 
 MAX_UNREAD_SECONDS = 60
 """Time after which a connection ends when its client reads nothing (Linux)."""
+SPARE_FILES = 256
+"""Files that a process needs besides its connections."""
 _NO_ERRORS = (
     "without completing handshake",
     "Invalid UTF-8 sequence received",
@@ -117,6 +122,20 @@ def listener_of(bound: socket.socket, limits: ListenerLimits, section: str) -> L
         allow_files(limits.connections), limits.connections_per_address, limits.head_seconds, section
     )
     return Listener(CountedListener(bound, counts), counts, limits)
+
+
+def allow_files(connections: int) -> int:
+    """Let the process open files for so many connections, and return how many it can have at most."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    possible = max(1, soft - SPARE_FILES)
+    log.warning("only %d connections are possible, as the system allows %d open files (ulimit -n)", possible, soft)
+    return possible
 
 
 def url_of(listener: Listener, is_secure: bool) -> str:

@@ -144,7 +144,7 @@ def metrics_app(
         refusal_of,
         trusted_refusal,
     )
-    from runtime.listener.bodies import replay_body
+    from runtime.listener.bodies import BrokenOff, replay_body
     from runtime.listener.fair_queue import TooManyCalls, Turns
     from runtime.listener.names import NodeNames
 
@@ -168,8 +168,8 @@ def metrics_app(
         receive = replay_body(b"", receive)
         if probe is not None:
             # It waits for nobody else, however many connections and requests there are.
-            if not is_known:
-                await anonymous.probe(scope)
+            if not is_known and not await anonymous.probe(scope):
+                return
             fault = await _run_probe(probe)
             await PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)(scope, receive, send)
             return
@@ -181,6 +181,8 @@ def metrics_app(
                 await answer(scope, receive, end_turn(turn, send))
         except TooManyCalls as error:
             await PlainTextResponse(str(error), 429)(scope, receive, send)
+        except BrokenOff:
+            return
 
     return app
 

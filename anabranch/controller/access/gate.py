@@ -62,8 +62,8 @@ class RequestGate:
         refusal = None if refused is None else _refused(refused.status, refused.reason, **refused.headers)
         if refusal is None and path in OPEN_PATHS:
             # A probe waits for nobody else: it has a thread of its own and shares one look at the store.
-            if caller is None:
-                await self._anonymous.probe(scope)
+            if caller is None and not await self._anonymous.probe(scope):
+                return
             await self._app({**scope, CALLER: caller or STRANGER}, receive, send)
             return
         if refusal is None and caller is None:

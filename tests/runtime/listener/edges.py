@@ -85,17 +85,17 @@ def running(kind: str, folder: Path, **bounds: Any) -> Iterator[Edge]:
             lambda: CONFIGURED,
             max_head_bytes=limits.head_bytes,
         )
-        with _served(app, limits, app.state.fleet.stop) as (server, port):
+        with served(app, limits, app.state.fleet.stop) as (server, port):
             yield Edge(kind, port, server, limits, "/", token, "/sign-in")
     else:
         registry = CollectorRegistry()
         Counter("told", "Of the test.", registry=registry).inc()
-        with _served(metrics_app(registry), limits, lambda: None, lifespan="off") as (server, port):
+        with served(metrics_app(registry), limits, lambda: None, lifespan="off") as (server, port):
             yield Edge(kind, port, server, limits, "/metrics")
 
 
 @contextmanager
-def _served(app: Any, limits: ListenerLimits, end: Any, **more: Any) -> Iterator[tuple[Server, int]]:
+def served(app: Any, limits: ListenerLimits, end: Any, **more: Any) -> Iterator[tuple[Server, int]]:
     listener = listen("127.0.0.1", 0, limits, "web")
     # So that a client that reads nothing fills what the system keeps for it.
     listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -15,10 +15,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from runtime.listener.connections import ListenerLimits
 from runtime.listener.fair_queue import REFUSALS_AT_ONCE
-from runtime.listener.protocol import MAX_FRAMES
-from tests.runtime.listener.edges import Edge, running
+from runtime.listener.protocol import CLIENT_LEFT, MAX_FRAMES
+from runtime.listener.server import WEBSOCKETS
+from tests.runtime.listener.edges import Edge, running, served
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -281,6 +284,27 @@ def test_stop_cancels_paced_requests_without_a_log(tmp_path: Path, caplog: pytes
     assert "Cancel " in caplog.text
     assert "Traceback" not in caplog.text
     assert "Exception in ASGI" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "upgrade", [b"", b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"]
+)
+def test_app_learns_that_its_client_has_left(upgrade: bytes) -> None:
+    steps = list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        steps.append(scope["type"])
+        await scope["state"][CLIENT_LEFT]
+        steps.append("gone")
+
+    limits = ListenerLimits(connections=10, connections_per_address=10)
+    with served(app, limits, lambda: None, lifespan="off", **WEBSOCKETS) as (_, port):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(
+                b"GET / HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + upgrade + b"\r\n"
+            )
+            wait_until(lambda: len(steps) == 1)
+        wait_until(lambda: steps == ["websocket" if upgrade else "http", "gone"])
 
 
 def websocket(edge: Edge) -> socket.socket:

@@ -7,12 +7,13 @@ import errno
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from runtime.listener.connections import ConnectionCounts, CountedListener, allow_files, network_of
-from runtime.listener.fair_queue import Pace
+from runtime.listener.connections import ConnectionCounts, CountedListener
+from runtime.listener.fair_queue import REFUSALS_AT_ONCE, Pace, network_of
+from runtime.listener.server import allow_files
 
 pytestmark = pytest.mark.process
 
@@ -175,6 +176,32 @@ def test_connection_closed_before_its_greeting_is_aborted() -> None:
                 counts.close(number)
                 counts.greet(number, lambda: aborted.append("closed"))
         assert aborted == ["closed"]
+
+    asyncio.run(check())
+
+
+def test_connections_left_at_full_speed_are_not_taken() -> None:
+    async def check() -> None:
+        counts, taken = ConnectionCounts(10, 10, 60, departures=Pace(lambda: 0.0)), list[str]()
+        with CountedListener(socket.create_server(("127.0.0.1", 0)), counts) as listener:
+            listener.setblocking(False)
+
+            def connect(source: str, leaves: bool) -> None:
+                with socket.create_connection(listener.getsockname(), source_address=(source, 0)) as client:
+                    if leaves:
+                        client.close()
+                    with suppress(BlockingIOError):
+                        accepted, peer = listener.accept()
+                        accepted.close()
+                        taken.append(peer[0])
+
+            for _ in range(3 * REFUSALS_AT_ONCE):
+                connect("127.0.0.1", leaves=True)
+            assert REFUSALS_AT_ONCE <= len(taken) <= REFUSALS_AT_ONCE + 1
+            taken.clear()
+            connect("127.0.0.1", leaves=False)
+            connect("127.0.0.2", leaves=True)
+            assert taken == ["127.0.0.1", "127.0.0.2"]
 
     asyncio.run(check())
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from runtime.listener.anonymous import AnonymousClients
+from runtime.listener.anonymous import MAX_PROBE_SECONDS, MAX_SOON_PROBES, AnonymousClients
+from runtime.listener.bodies import BrokenOff
 from runtime.listener.fair_queue import ALL_REFUSALS_PER_SECOND, REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, Turns
+from runtime.listener.protocol import CLIENT_LEFT
 
 
 class Waiting:
@@ -74,3 +76,53 @@ def test_probe_waits_less_than_a_second(waiting: Waiting, clients: AnonymousClie
     asyncio.run(clients.probe({"client": ("192.0.2.2", 1)}))
     assert waiting.ask(clients, "192.0.2.1") == 0.0
     assert len(waiting.waits) == 1_000 - REFUSALS_AT_ONCE
+
+
+@pytest.mark.parametrize("networks", [1, 4, 200])
+def test_few_of_many_waiting_probes_are_soon_answered(networks: int) -> None:
+    async def check() -> None:
+        waits, over = list[float](), asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            await over.wait()
+
+        hold: Any = sleep
+        clients = AnonymousClients(Turns(100), lambda: 0.0, hold)
+
+        def probe(number: int) -> asyncio.Task[bool]:
+            return asyncio.create_task(clients.probe({"client": (f"192.0.2.{number % networks}", 1)}))
+
+        probes = [probe(number) for number in range(1_000)]
+        await asyncio.sleep(0)
+        soon = sum(seconds <= MAX_PROBE_SECONDS for seconds in waits)
+        assert max(1, MAX_SOON_PROBES - networks) <= soon <= max(2 * MAX_SOON_PROBES, networks)
+        probes.append(probe(networks - 1))
+        over.set()
+        assert all(await asyncio.gather(*probes))
+        assert await probe(0)
+        assert waits[-1] == MAX_PROBE_SECONDS
+
+    asyncio.run(check())
+
+
+def test_wait_ends_when_the_client_leaves() -> None:
+    async def check() -> None:
+        clients = AnonymousClients(Turns(100), lambda: 0.0)
+        departure = asyncio.get_running_loop().create_future()
+        scope = {"client": ("192.0.2.1", 1), "state": {CLIENT_LEFT: departure}}
+
+        async def ask() -> None:
+            async with clients.turn(scope, is_paced=True):
+                pass
+
+        for _ in range(REFUSALS_AT_ONCE):
+            await ask()
+            assert await clients.probe(scope)
+        waiting, probe = asyncio.create_task(ask()), asyncio.create_task(clients.probe(scope))
+        departure.set_result(None)
+        assert not await probe
+        with pytest.raises(BrokenOff):
+            await waiting
+
+    asyncio.run(check())

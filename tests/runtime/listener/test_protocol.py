@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.server import ServerProtocol
 
-from runtime.listener.protocol import MAX_BLANKS, MAX_HEADERS, BoundedParser, BoundedWebSocket
+from runtime.listener.heads import MAX_BLANKS, MAX_HEADERS, BoundedParser
+from runtime.listener.protocol import BoundedWebSocket
 
 MAX_HEAD = 16_384
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
