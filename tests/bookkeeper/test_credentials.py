@@ -8,12 +8,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click import ClickException
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from anabranch.bookkeeper.metadata import MetadataUnreachable
-from anabranch.cli.bookies.clusters import Bookies
+from anabranch.bookkeeper.metadata import MetadataUnreachable, PulsarMetadata
+from anabranch.bookkeeper.registry import RegistryStore
+from anabranch.cli.bookies.clusters import Bookies, warn_of_open_node
 from decisions.bookkeeper.uris import read_uri
 from schemas.settings.root import Settings, load_settings
 from tests.waiting import wait_until
@@ -97,3 +100,19 @@ def test_listed_ensembles_are_found_by_their_members(tmp_path: Path) -> None:
         assert (found.is_encrypted if found else None) == is_encrypted, uri
     with pytest.raises(ValueError, match="clusters"):
         settings(tmp_path, clusters=["b1:2181"])
+
+
+@pytest.mark.parametrize(("open_node", "warnings"), [("", 0), ("/registry", 1), ("/registry/b", 1)])
+def test_open_nodes_of_the_registry_are_warned_of(
+    open_node: str, warnings: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def acls_of(path: str) -> Mock:
+        acls = OPEN_ACL_UNSAFE if path == open_node else [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
+        return Mock(get=lambda timeout: (acls, None))
+
+    children = Mock(get=lambda timeout: ["a", "b"])
+    client = Mock(get_acls_async=acls_of, get_children_async=lambda path: children)
+    warn_of_open_node(RegistryStore(PulsarMetadata(client), "/registry"))
+    printed = capsys.readouterr().err
+    assert printed.count("made without a log-in") == warnings
+    assert f"Warning: {open_node}" in printed or not warnings

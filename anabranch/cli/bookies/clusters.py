@@ -175,7 +175,8 @@ def opened_bookies(context: Context, metadata: str | None, brokers: str | None) 
     with ExitStack() as stack:
         try:
             bookies = Bookies(settings, stack)
-            _warn_of_open_nodes(bookies)
+            if settings.bookies.metadata_auth is not None:
+                warn_of_open_node(bookies.store)
             yield bookies
         except (BadRegistry, MetadataUnreachable, MetadataRefused, LeaseLost, BadUri) as error:
             raise click.ClickException(printable(str(error))) from error
@@ -187,15 +188,15 @@ def _unlisted_text(name: str) -> str:
     return f"{printable(name)} is not one of [bookies] clusters"
 
 
-def _warn_of_open_nodes(bookies: Bookies) -> None:
-    """Leave znodes open that were made before anybody logged in."""
-    if bookies.settings.bookies.metadata_auth is None:
-        return
-    path = bookies.store.path
-    if bookies.metadata.is_open(path):
+def warn_of_open_node(store: RegistryStore) -> None:
+    """Warn of the first znode of the registry that was made before anybody logged in; it stays open."""
+    nodes = [store.path, *(f"{store.path}/{name}" for name in store.metadata.children(store.path))]
+    open_node = next(filter(store.metadata.is_open, nodes), None)
+    if open_node is not None:
         click.echo(
-            f"Warning: {path} in ZooKeeper was made without a log-in, and whoever reaches it can name another cluster "
-            "there: set its access list, and those of its children, to our user with world:anyone:r",
+            f"Warning: {printable(open_node)} in ZooKeeper was made without a log-in, and whoever reaches it can name "
+            f"another cluster there: set the access lists of {store.path} and its children to our user with "
+            "world:anyone:r",
             err=True,
         )
 
