@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
+import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
@@ -34,6 +36,10 @@ MAX_MESSAGE_BYTES = 128 * 1_048_576
 MAX_REDIRECTS = 5
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 _PORTS = {"http": 80, "https": 443}
+
+_QUIET = logging.getLogger(f"{__name__}.websocket")
+_QUIET.setLevel(logging.INFO)
+"""Logger of the connections: at DEBUG websockets would log the headers, and with them the token."""
 
 T = TypeVar("T")
 
@@ -81,23 +87,28 @@ class Controller:
 
     def _open(self, url: str, topic: str) -> ClientConnection:
         for _ in range(MAX_REDIRECTS + 1):
+            headers = self._settings.headers()
             try:
                 # Entered at once: the caller closes it, and websockets 17 warns of connections that are not entered.
                 return connect(
                     "ws" + url.removeprefix("http"),
+                    # websockets 17 follows redirects itself, to any host and without the token, unless it has a socket.
+                    sock=_connected(url),
                     ssl=self._tls if url.startswith("https:") else None,
-                    additional_headers=self._settings.headers(),
+                    additional_headers=headers,
                     open_timeout=OPEN_SECONDS,
                     close_timeout=1,
                     max_size=MAX_MESSAGE_BYTES,
                     proxy=None,
+                    logger=_QUIET,
                 ).__enter__()
-            except InvalidStatus as error:
-                response = error.response
+            except (OSError, ValueError, WebSocketException) as error:
+                refused = next((e for e in (error, error.__context__) if isinstance(e, InvalidStatus)), None)
+                if refused is None:
+                    raise ControllerUnavailable(str(error) or type(error).__name__) from error
+                response = refused.response
                 location = response.headers.get("Location")
                 url = self._next(url, topic, response.status_code, location, bytes(response.body or b""))
-            except (OSError, WebSocketException) as error:
-                raise ControllerUnavailable(str(error) or type(error).__name__) from error
         raise ControllerUnavailable("too many redirects")
 
     def _get(self, url: str, topic: str) -> bytes:
@@ -116,15 +127,17 @@ class Controller:
         raise ControllerUnavailable("too many redirects")
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-        if parts.scheme == "https":
+        host, port = _address(url)
+        if url.startswith("https:"):
             return http.client.HTTPSConnection(host, port, timeout=OPEN_SECONDS, context=self._tls)
         return http.client.HTTPConnection(host, port, timeout=OPEN_SECONDS)
 
     def _next(self, url: str, topic: str, status: int, location: str | None, body: bytes) -> str:
         """Return the address that a refused request is sent to next; raise the typed error if there is none."""
         if status in (307, 308) and location:
+            location = urljoin(url, location)
+            if location.startswith(("ws:", "wss:")):
+                location = "http" + location.removeprefix("ws")
             if not self._admits(location):
                 raise NotAuthorized(
                     f"{url} redirects to {location}, which may not see the token: add it to anabranch.controller.url"
@@ -145,6 +158,17 @@ class Controller:
         if target.scheme == "http":
             return target.hostname in _THIS_MACHINE and bases[0].hostname in _THIS_MACHINE
         return any(base.hostname == target.hostname for base in bases)
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or _PORTS[parts.scheme]
+
+
+def _connected(url: str) -> socket.socket:
+    connection = socket.create_connection(_address(url), OPEN_SECONDS)
+    connection.settimeout(None)
+    return connection
 
 
 def refusal(topic: str, status: int, reason: str) -> AnabranchError:
