@@ -26,6 +26,8 @@ def test_kafka_settings_pass_through_unchanged() -> None:
         (KAFKA, "anabranch.controller.url is missing"),
         (URL, "bootstrap.servers is missing"),
         ({**KAFKA, "anabranch.controller.url": "one:8080"}, "not of the form"),
+        ({**KAFKA, "anabranch.controller.url": "http://one:80800"}, "not of the form"),
+        ({**KAFKA, "anabranch.controller.url": "http://me:secret@one:8080"}, "holds a user: give anabranch"),
         ({**KAFKA, **URL, "anabranch.contoller.token": "x"}, "unknown setting anabranch.contoller.token"),
         ({**KAFKA, **URL, "anabranch.controller.token": "x", "anabranch.controller.token.file": "y"}, "exclude"),
         ({**KAFKA, **URL, "acks": "1"}, "acks must be all"),

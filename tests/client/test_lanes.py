@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict, deque
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,3 +181,25 @@ def test_messages_wait_behind_their_oldest_blocked_segment() -> None:
     model.finish()
     assert [record.number for record in model.stored[2]] == [0, 2]
     assert model.failed == [1]
+
+
+def test_message_that_cannot_be_sent_again_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its headers are of a wrong type, and librdkafka sees them only when the message need not wait any more."""
+    model = Model()
+    model.seal(0)
+    for choice in range(1, 17):
+        model.produce(choice + 100 * len(KEYS))
+    send, wrong = model.send, []
+
+    def send_unless_wrong(segment: LayoutSegment, record: PendingMessage) -> bool:
+        if segment.id > 1 and not wrong:
+            wrong.append(record.number)
+            raise TypeError("a header is no string")
+        return send(segment, record)
+
+    monkeypatch.setattr(model.lanes, "_send", send_unless_wrong)
+    model.finish()
+    stored = {record.number for records in model.stored.values() for record in records}
+    assert len(wrong) == 1
+    assert model.failed == wrong
+    assert stored == set(range(16)) - set(wrong)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+from confluent_kafka import KafkaException
 
 from anabranch_client.errors import ClientSettingsError
 
+T = TypeVar("T")
 _PREFIX = "anabranch."
 _NAMES = {
     "anabranch.controller.url": "urls",
@@ -45,7 +48,7 @@ class ControllerAccess:
         if self.token_file:
             try:
                 token = Path(self.token_file).read_text().strip()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise ClientSettingsError(f"anabranch.controller.token.file cannot be read: {error}") from error
         if not token:
             return {}
@@ -84,9 +87,23 @@ def split_settings(config: Mapping[str, Any]) -> tuple[ControllerAccess, dict[st
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or parts.username:
+    if "@" in url:
+        raise ClientSettingsError("anabranch.controller.url holds a user: give anabranch.controller.token instead")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or parts.path or parts.query or parts.fragment:
         raise ClientSettingsError(f"anabranch.controller.url: {url!r} is not of the form http://HOST:PORT")
+
+
+def kafka_client(kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+    """Return a client of librdkafka. Raises `ClientSettingsError`."""
+    try:
+        return kind(settings)
+    except (KafkaException, TypeError, ValueError) as error:
+        raise ClientSettingsError(f"Kafka's client refuses a setting: {error}") from error
 
 
 MAX_MESSAGES, MAX_KBYTES = 100_000, 131_072
@@ -96,8 +113,14 @@ _NOT_SUPPORTED = {
     "on_delivery": "pass it to produce",
     "dr_cb": "pass on_delivery to produce",
 }
-_NEEDED = {"enable.idempotence": ("true",), "acks": ("all", "-1"), "request.required.acks": ("-1",)}
-"""Values without which order or delivery would be lost."""
+_NEEDED = {
+    "enable.idempotence": ("true",),
+    "acks": ("all", "-1"),
+    "request.required.acks": ("-1",),
+    "enable.gapless.guarantee": ("false",),
+    "delivery.report.only.error": ("false",),
+}
+"""Values without which order or delivery would be lost, a seal would end the producer, or messages would never end."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +128,8 @@ class ProducerSettings:
     """Settings of a producer."""
 
     controller: ControllerAccess
-    kafka: Mapping[str, Any]
-    """For librdkafka."""
+    kafka: Mapping[str, Any] = field(repr=False)
+    """For librdkafka; may hold passwords."""
     max_messages: int
     max_bytes: int
     timeout_seconds: float

@@ -88,10 +88,15 @@ def delivery_error(error: KafkaError) -> DeliveryError:
     if code == KafkaError._MSG_TIMED_OUT:
         return DeliveryTimeout(f"{text}: check Kafka, and produce again if a second copy does no harm", code)
     if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-        return MessageDiscarded("the producer was closed before Kafka acknowledged the message: produce it again", code)
+        return discarded_error(code)
     if code == KafkaError.INVALID_TIMESTAMP:
         return DeliveryError(f"{text}: give a time stamp at most an hour ahead of the broker's clock", code)
     return DeliveryError(f"Kafka does not store the message: {error.name()}: {text}", code)
+
+
+def discarded_error(code: int | None = None) -> MessageDiscarded:
+    """Return the error of a message that a closed producer has given up."""
+    return MessageDiscarded("the producer was closed before Kafka acknowledged the message: produce it again", code)
 
 
 class ConsumerReplaced(AnabranchError):

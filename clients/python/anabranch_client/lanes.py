@@ -159,6 +159,9 @@ class Lanes:
             self.submit(record)
         except DeliveryError as error:
             self._report(record, error)
+        except Exception as error:
+            # Such as headers of a wrong type: the messages behind it go on.
+            self._report(record, DeliveryError(f"the message cannot be sent: {error!r}"))
 
     def _is_finished(self, lane: Lane) -> bool:
         return lane.state is LaneState.SEALED and not lane.in_flight and not self.layout.is_active(lane.segment)

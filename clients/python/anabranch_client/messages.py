@@ -75,6 +75,11 @@ class PendingMessage:
         """Lane of the last attempt to send it."""
 
 
+def copied_headers(headers: Headers) -> Headers:
+    """Return headers that the application cannot change any more; a message may be sent again later."""
+    return list(headers.items() if isinstance(headers, dict) else headers) if headers else None
+
+
 def size_of_headers(headers: Headers) -> int:
     """Return the bytes that headers count for."""
     if not headers:

@@ -30,6 +30,8 @@ class SealProbe:
             {
                 **kafka,
                 "enable.idempotence": False,
+                # A probe of a deleted segment must not create it again.
+                "allow.auto.create.topics": False,
                 "acks": 1,
                 "retries": 0,
                 "linger.ms": 0,

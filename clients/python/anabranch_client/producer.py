@@ -1,15 +1,14 @@
 """Producer of a scalable topic, in the style of `confluent_kafka.Producer`.
 
 Stage: between the application and librdkafka. `watch` brings layouts, `lanes` decides which segment takes a message and
-when, one idempotent Kafka producer sends. All work is done in the calls of the application: `poll` or `flush` must be
-called regularly, as with Kafka's own producer.
+when, one idempotent Kafka producer sends, `reports` calls `on_delivery`. All work is done in the calls of the
+application: `poll` or `flush` must be called regularly, as with Kafka's own producer.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
@@ -18,32 +17,38 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from anabranch_client.config import ProducerSettings
+from anabranch_client.config import ProducerSettings, kafka_client
 from anabranch_client.controller import Controller
 from anabranch_client.errors import (
-    AnabranchError,
     ClientClosed,
     DeliveryError,
     DeliveryTimeout,
-    MessageDiscarded,
     QueueFull,
     TopicRemoved,
     delivery_error,
+    discarded_error,
 )
 from anabranch_client.lanes import Lane, Lanes, LaneState
 from anabranch_client.layout import LayoutSegment, key_hash
-from anabranch_client.messages import DeliveryReport, Headers, OnDelivery, PendingMessage, size_of_headers
+from anabranch_client.messages import (
+    Headers,
+    OnDelivery,
+    PendingMessage,
+    copied_headers,
+    size_of_headers,
+)
 from anabranch_client.names import PARTITION
 from anabranch_client.probe import GONE, SealProbe
+from anabranch_client.reports import Reports
 from anabranch_client.watch import LayoutWatch
 
 OVERHEAD_BYTES = 500
 """Counted for each message beside its key, value and headers."""
-MAX_CACHED_HASHES = 65_536
+MAX_CACHED_HASHES, MAX_CACHED_KEY_BYTES = 65_536, 128
 TICK_SECONDS = 0.02
 """Longest wait in one call of librdkafka while messages wait for a layout or a probe."""
 PROBE_SECONDS = 0.5
-"""Time between two probes of a segment that is known to be sealed by neither layout nor Kafka."""
+"""Time after an unanswered probe before the next one of the segment."""
 
 _REFUSALS = GONE | {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
 """Kafka's answers of a segment that is sealed, was sealed during the write, or was deleted since."""
@@ -69,19 +74,19 @@ class Producer:
         self.topic = self._watch.topic
         try:
             layout = self._watch.first(timeout)
-            self._kafka = confluent_kafka.Producer({**self._settings.kafka, **_FORCED})
+            self._kafka = kafka_client(confluent_kafka.Producer, {**self._settings.kafka, **_FORCED})
         except BaseException:
             self._watch.close()
             raise
         self._lock = threading.RLock()
-        self._lanes = Lanes(layout, self._send, self._end_message)
-        self._numbers = self._count = self._bytes = 0
-        self._ended: deque[tuple[PendingMessage, AnabranchError]] = deque()
-        """Failed messages whose reports have not been delivered."""
+        self._reports = Reports(self._lock, self.topic)
+        self._lanes = Lanes(layout, self._send, self._reports.end_message)
+        self._numbers = 0
         self._hashes: dict[bytes, int] = {}
         self._probe: SealProbe | None = None
         self._probed: dict[str, float] = {}
-        """Time of the latest unanswered probe, by Kafka topic."""
+        """Earliest time of the next probe, by Kafka topic: never before the last one is answered."""
+        self._timeouts_at = 0.0
         self._is_closed = False
 
     def produce(
@@ -104,31 +109,26 @@ class Producer:
                 raise ClientClosed(f"the producer of {self.topic} is closed: create another one")
             self._follow_layout()
             if self._watch.layout is None:
-                raise self._watch.error or TopicRemoved(self.topic)
-            if self._count >= self._settings.max_messages or (
-                self._count and self._bytes + size > self._settings.max_bytes
-            ):
-                raise QueueFull(
-                    f"{self._count} messages ({self._bytes} bytes) wait for acknowledgements of {self.topic}: call poll"
-                )
-            record = PendingMessage(
-                key, value, headers, timestamp, on_delivery, None if key is None else self._hash_of(key)
-            )
+                raise (self._watch.error or TopicRemoved(self.topic)).with_traceback(None)
+            count, bytes = self._reports.count, self._reports.bytes
+            if count >= self._settings.max_messages or (count and bytes + size > self._settings.max_bytes):
+                raise QueueFull(f"{count} messages ({bytes} bytes) of {self.topic} wait for their reports: call poll")
+            hash = None if key is None else self._hash_of(key)
+            record = PendingMessage(key, value, copied_headers(headers), timestamp, on_delivery, hash)
             record.size, record.number = size, self._numbers
             record.deadline = time.monotonic() + self._settings.timeout_seconds
             self._lanes.submit(record)
             self._numbers += 1
-            self._count += 1
-            self._bytes += size
+            self._reports.accept_message(record)
 
     def poll(self, timeout: float = 0) -> int:
-        """Serve delivery reports; return their number.
+        """Call the reports that are due; return their number, 0 inside of a report.
 
         Waits for the first one for `timeout` seconds, -1: forever.
         """
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
         served = self._serve(0)
-        while not served:
+        while not served and not self._is_closed and not self._reports.is_calling:
             left = end - time.monotonic()
             if left <= 0:
                 break
@@ -136,30 +136,34 @@ class Producer:
         return served
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until all messages are delivered or failed; return the number of those that are neither."""
+        """Wait until all messages are reported, or inside of a report: ended; return the number of the others."""
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
-        while self._count or self._ended:
+        while self._reports.awaited:
             left = end - time.monotonic()
             if left <= 0:
                 break
             self._serve(0, flush_seconds=min(left, TICK_SECONDS))
-        return self._count
+        return self._reports.awaited
 
     def close(self, timeout: float = 30.0) -> int:
-        """Flush, discard the rest with `MessageDiscarded`, and end; idempotent. Return the number discarded."""
+        """Flush, discard the rest with `MessageDiscarded`, and end; idempotent. Return the number discarded.
+
+        What `on_delivery` raises is raised at the end.
+        """
         if self._is_closed:
             return 0
-        self.flush(timeout)
+        fault = self._flush_fully(timeout)
         with self._lock:
             if self._is_closed:
                 return 0
             self._is_closed = True
-            discarded = self._count
-            error = MessageDiscarded("the producer was closed before Kafka acknowledged the message: produce it again")
-            self._lanes.give_up(lambda record: True, lambda lane: error)
+            discarded = self._reports.unfinished
+            self._lanes.give_up(lambda record: True, lambda lane: discarded_error())
         self._kafka.purge()
-        self._serve(0, flush_seconds=1.0)
         self._watch.close()
+        fault = self._flush_fully(1.0) or fault
+        if fault is not None:
+            raise fault
         return discarded
 
     @property
@@ -168,8 +172,8 @@ class Producer:
         return self._lanes.resent
 
     def __len__(self) -> int:
-        """Number of messages that are neither delivered nor failed."""
-        return self._count
+        """Number of messages that have not been reported."""
+        return self._reports.count
 
     def __enter__(self) -> Producer:
         return self
@@ -188,23 +192,24 @@ class Producer:
         if self._probe is not None:
             self._probe.poll()
         if flush_seconds is None:
-            return self._kafka.poll(timeout) + self._report_ended()
-        self._kafka.flush(flush_seconds)
-        if self._lanes.blocked:
-            # Perhaps nothing is in flight: wait for a layout or a probe.
-            self._kafka.poll(TICK_SECONDS / 4)
-        return self._report_ended()
+            self._kafka.poll(timeout)
+        else:
+            self._kafka.flush(flush_seconds)
+            if self._lanes.blocked:
+                # Perhaps nothing is in flight: wait for a layout or a probe.
+                self._kafka.poll(TICK_SECONDS / 4)
+        return self._reports.call_due()
 
-    def _report_ended(self) -> int:
-        served = 0
+    def _flush_fully(self, timeout: float) -> Exception | None:
+        """Flush, although reports raise; return what the last one raised."""
+        end, fault = float("inf") if timeout < 0 else time.monotonic() + timeout, None
         while True:
             try:
-                record, error = self._ended.popleft()
-            except IndexError:
-                return served
-            served += 1
-            if record.on_delivery is not None:
-                record.on_delivery(error, self._delivery_report(record, None))
+                self.flush(max(end - time.monotonic(), 0))
+            except Exception as raised:
+                fault = raised
+            else:
+                return fault
 
     def _follow_layout(self) -> None:
         """Take over the newest layout; end waiting messages if the topic was deleted."""
@@ -222,16 +227,20 @@ class Producer:
         for lane in tuple(self._lanes.blocked):
             name = lane.segment.kafka_topic
             if lane.state is LaneState.SUSPECT and not lane.in_flight and now > self._probed.get(name, 0.0):
-                # Only now: all refusals come before the answer, so none can be of a later seal.
-                self._probed[name] = now + PROBE_SECONDS
+                # Only now, and one at a time: all refusals come before the answer, so none can be of a later seal.
+                self._probed[name] = float("inf")
                 if self._probe is None:
                     self._probe = SealProbe(self._settings.kafka, self._probe_answered)
                 self._probe.ask(name)
-        self._lanes.give_up(lambda record: record.deadline < now, self._timeout_error)
+        if now > self._timeouts_at:
+            # Not in every call: it looks at all waiting messages.
+            self._timeouts_at = now + TICK_SECONDS
+            self._lanes.give_up(lambda record: record.deadline < now, self._timeout_error)
 
     def _probe_answered(self, kafka_topic: str, is_sealed: bool | None) -> None:
         with self._lock:
             if is_sealed is None:
+                self._probed[kafka_topic] = time.monotonic() + PROBE_SECONDS
                 return
             self._probed.pop(kafka_topic, None)
             for lane in tuple(self._lanes.blocked):
@@ -261,37 +270,19 @@ class Producer:
         lane = record.lane
         assert lane is not None
         with self._lock:
-            if error is not None and error.code() in _REFUSALS and not self._is_closed:
+            is_refused = error is not None and error.code() in _REFUSALS
+            if error is not None and is_refused and not self._is_closed:
                 self._lanes.refuse(record, delivery_error(error))
                 return
-            self._count -= 1
-            self._bytes -= record.size
             self._lanes.delivered(lane)
-        if record.on_delivery is not None:
-            offset = message.offset() if error is None else None
-            record.on_delivery(None if error is None else delivery_error(error), self._delivery_report(record, offset))
-
-    def _end_message(self, record: PendingMessage, error: AnabranchError) -> None:
-        """End a message without success; its report follows outside of the lock."""
-        self._count -= 1
-        self._bytes -= record.size
-        self._ended.append((record, error))
-
-    def _delivery_report(self, record: PendingMessage, offset: int | None) -> DeliveryReport:
-        lane = record.lane
-        assert lane is not None
-        return DeliveryReport(
-            self.topic,
-            record.key,
-            record.value,
-            lane.segment.id,
-            lane.segment.kafka_topic,
-            PARTITION,
-            offset if offset is not None and offset >= 0 else None,
-            lane.layout.created_at_ms or 0,
-        )
+            if error is None:
+                self._reports.end_message(record, None, message.offset())
+            else:
+                self._reports.end_message(record, discarded_error() if is_refused else delivery_error(error))
 
     def _hash_of(self, key: bytes) -> int:
+        if len(key) > MAX_CACHED_KEY_BYTES:
+            return key_hash(key)
         hash = self._hashes.get(key)
         if hash is None:
             if len(self._hashes) >= MAX_CACHED_HASHES:

@@ -1,0 +1,135 @@
+"""Reports of a producer whose Kafka does not answer: callbacks may raise and call the producer; bounds hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch_client import producer as module
+from anabranch_client.errors import (
+    AnabranchError,
+    ClientClosed,
+    ClientSettingsError,
+    MessageDiscarded,
+    QueueFull,
+    TopicRemoved,
+)
+from anabranch_client.lanes import LaneState
+from anabranch_client.layout import Layout
+from anabranch_client.messages import DeliveryReport
+from anabranch_client.producer import Producer
+from tests.controller.conftest import NOWHERE
+
+TOPIC = "topic://acme/shop/orders"
+CONFIG = {
+    "bootstrap.servers": NOWHERE,
+    "anabranch.controller.url": f"http://{NOWHERE}",
+    "message.timeout.ms": 200,
+    "linger.ms": 1,
+    "log_level": 0,
+}
+ACTIVE = {"segmentId": 0, "hashRange": {"start": 0, "end": 0xFFFF}, "state": "ACTIVE"}
+LAYOUT = Layout.from_record(TOPIC, {"epoch": 0, "createdAtMs": 5, "segments": {"0": ACTIVE}})
+
+
+class FixedWatch:
+    """A watch session that knows one layout."""
+
+    def __init__(self, *_: object) -> None:
+        self.topic = TOPIC
+        self.layout: Layout | None = LAYOUT
+        self.error: AnabranchError | None = None
+
+    def first(self, timeout: float) -> Layout:
+        return LAYOUT
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def without_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LayoutWatch", FixedWatch)
+
+
+def test_reports_that_raise_do_not_stop_others() -> None:
+    reported: list[bytes | None] = []
+
+    def fail(_: AnabranchError | None, delivery: DeliveryReport) -> None:
+        reported.append(delivery.value)
+        raise RuntimeError("a fault of the application")
+
+    producer = Producer(CONFIG, TOPIC)
+    for number in range(5):
+        producer.produce(b"%d" % number, b"key", fail)
+    with pytest.raises(RuntimeError, match="a fault of the application"):
+        producer.poll(60)
+    with pytest.raises(RuntimeError, match="a fault of the application"):
+        producer.close(60)
+    assert reported == [b"0", b"1", b"2", b"3", b"4"]
+    assert len(producer) == 0
+    with pytest.raises(ClientClosed):
+        producer.produce(b"later")
+
+
+@pytest.mark.parametrize("call", [Producer.poll, Producer.flush, Producer.close])
+def test_report_may_call_the_producer(call: object) -> None:
+    reported: list[bytes | None] = []
+
+    def report(_: AnabranchError | None, delivery: DeliveryReport) -> None:
+        reported.append(delivery.value)
+        if delivery.value == b"0":
+            producer.produce(b"again", b"key", report)
+        assert callable(call)
+        call(producer, 60)
+
+    producer = Producer(CONFIG, TOPIC)
+    for number in range(4):
+        producer.produce(b"%d" % number, b"key", report)
+    assert producer.flush(60) == 0
+    assert producer.close(60) == 0
+    assert sorted(reported) == [b"0", b"1", b"2", b"3", b"again"]
+
+
+def test_close_in_a_seal_discards_what_waits() -> None:
+    errors: list[AnabranchError | None] = []
+    producer = Producer(CONFIG, TOPIC)
+    (lane,) = producer._lanes._active
+    producer._lanes._block(lane, LaneState.SEALED)
+    for number in range(3):
+        producer.produce(b"%d" % number, b"key", lambda error, _: errors.append(error))
+    assert producer.close(0.1) == 3
+    assert [type(error) for error in errors] == [MessageDiscarded] * 3
+    assert producer.close() == 0
+
+
+@pytest.mark.parametrize("bound", [{"queue.buffering.max.messages": 3}, {"queue.buffering.max.kbytes": 6}])
+def test_memory_is_bounded_until_reports_are_called(bound: dict[str, int]) -> None:
+    producer = Producer({**CONFIG, **bound}, TOPIC)
+    for _ in range(3):
+        producer.produce(bytes(1_400), b"key")
+    with pytest.raises(QueueFull, match="call poll"):
+        producer.produce(bytes(1_400), b"key")
+    assert producer.flush(60) == 0
+    producer.produce(bytes(1_400), b"key")
+    producer.close(60)
+
+
+def test_error_of_removed_topic_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer(CONFIG, TOPIC)
+    monkeypatch.setattr(producer._watch, "layout", None)
+    monkeypatch.setattr(producer._watch, "error", TopicRemoved(TOPIC))
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(TopicRemoved) as raised:
+            producer.produce(b"late")
+        depths.add(len(raised.traceback))
+    assert len(depths) == 1
+    producer.close(1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"acks": "1"}, {"delivery.report.only.error": True}, {"enable.gapless.guarantee": True}, {"no.such": 1}]
+)
+def test_setting_that_harms_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ClientSettingsError):
+        Producer({**CONFIG, **wrong}, TOPIC)
