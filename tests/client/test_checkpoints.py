@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch_client.checkpoints import Checkpoint, Frontier
-from anabranch_client.errors import CheckpointExpired, CheckpointOfOtherTopic, CheckpointUnreadable
+from anabranch_client.errors import (
+    CheckpointExpired,
+    CheckpointOfOtherTopic,
+    CheckpointUnreadable,
+    ControllerUnavailable,
+)
 from anabranch_client.layout import Layout
 from decisions.topic.layout import SegmentLayout
 
@@ -116,6 +122,55 @@ def test_damaged_checkpoint_is_refused(data: st.DataObject) -> None:
         Checkpoint.from_bytes(damaged)
     with pytest.raises(CheckpointUnreadable):
         Checkpoint.from_bytes(intact[:position])
+
+
+FORGED = {"topic": TOPIC, "createdAtMs": 1_000, "offsets": {"1": 5}, "finished": [1]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"offsets": {"1": -1}},
+        {"offsets": {"1": 2**63}},
+        {"offsets": {"1": True}},
+        {"offsets": {"1": "5"}},
+        {"offsets": {"-1": 5}, "finished": []},
+        {"offsets": {"one": 5}, "finished": []},
+        {"offsets": [5]},
+        {"finished": [2]},
+        {"finished": 1},
+        {"finished": [[]]},
+        {"topic": None},
+        {"createdAtMs": "1000"},
+    ],
+    ids=str,
+)
+def test_forged_checkpoint_is_refused(change: dict[str, object]) -> None:
+    assert Checkpoint.from_bytes(forged(json.dumps(FORGED))).offsets == {1: 5}
+    with pytest.raises(CheckpointUnreadable):
+        Checkpoint.from_bytes(forged(json.dumps({**FORGED, **change})))
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "null", "[" * 100_000, '{"offsets":{"1":' + "9" * 5_000 + "}}", "{}" + " " * 16 * 1_048_576]
+)
+def test_forged_content_is_bounded(content: str) -> None:
+    with pytest.raises(CheckpointUnreadable):
+        Checkpoint.from_bytes(forged(content))
+
+
+def forged(content: str) -> bytes:
+    data = content.encode()
+    return b"ABCK\x01" + data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def test_checkpoint_newer_than_the_layout_is_retriable() -> None:
+    world = World(1)
+    lagging = world.layout()
+    world.change(0, False)
+    world.read(0, 1_000)
+    with pytest.raises(ControllerUnavailable, match="older than the checkpoint"):
+        Frontier(lagging, world.frontier.checkpoint())
 
 
 def test_checkpoint_of_another_topic_is_refused() -> None:

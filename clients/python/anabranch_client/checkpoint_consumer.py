@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from anabranch_client.checkpoints import Checkpoint, Frontier
-from anabranch_client.config import split_settings
+from anabranch_client.config import kafka_client, split_settings
 from anabranch_client.controller import Controller
 from anabranch_client.errors import ClientClosed, SegmentUnreadable, TopicRemoved
 from anabranch_client.layout import LayoutSegment
@@ -41,6 +41,20 @@ _OPTIONS = {
 """librdkafka asks for a group; it is never joined, and nothing is committed."""
 
 
+class _FairLock:
+    """Lock that a thread which takes it again and again, as `consume` does, cannot keep from others."""
+
+    def __init__(self) -> None:
+        self._turnstile, self._lock = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._turnstile:
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class CheckpointConsumer:
     """Ordered reader with external positions. Thread-safe; `close` it, or use it as a context manager."""
 
@@ -52,19 +66,21 @@ class CheckpointConsumer:
         """
         restored = None if checkpoint is None else Checkpoint.from_bytes(checkpoint)
         settings, kafka = split_settings(config)
-        self._lock = threading.Lock()
+        self._lock = _FairLock()
         self._is_paused = self._is_closed = False
         self._watch = LayoutWatch(Controller(settings), topic)
         try:
             self._frontier = Frontier(self._watch.first(FIRST_LAYOUT_SECONDS), restored)
+            self._consumer = kafka_client(Consumer, {**kafka, **_OPTIONS})
         except BaseException:
             self._watch.close()
             raise
-        self._consumer = Consumer({**kafka, **_OPTIONS})
         self._reading: dict[str, LayoutSegment] = {}
         """Assigned segments by Kafka topic."""
         self._ends: dict[int, int] = {}
         """Ends that were reached, by segment id."""
+        self._fault: SegmentUnreadable | None = None
+        """Fault to raise by the next call: the messages that came before it are returned first."""
         self._must_assign = True
         """False while no further segment can have become readable."""
 
@@ -95,18 +111,18 @@ class CheckpointConsumer:
         with self._lock:
             self._check_open()
             self._follow_layout()
-            self._unassign_topics(list(self._reading))
             frontier = Frontier(self._frontier.layout)
             moved: set[int] = set()
             while waiting := frontier.readable().keys() - moved:
                 for id in waiting:
                     moved.add(id)
                     segment = frontier.layout.segments[id]
-                    offset, last = self._offset_at(segment, timestamp_ms)
+                    offset, last = self._offset_at(segment, max(timestamp_ms, 0))
                     frontier.advance(id, offset)
                     if offset >= last and not segment.is_active:
                         frontier.finish(id)
-            self._frontier, self._must_assign = frontier, True
+            self._unassign_topics(list(self._reading))
+            self._frontier, self._must_assign, self._fault = frontier, True, None
 
     def pause(self) -> None:
         """Deliver nothing until `resume`."""
@@ -135,16 +151,19 @@ class CheckpointConsumer:
 
     def _consume_messages(self, limit: int, timeout: float) -> list[Message]:
         self._check_open()
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
         self._follow_layout()
+        # Everything that may fail comes before the messages: the frontier passes them only if they are returned.
+        for id, end in list(self._ends.items()):
+            self._finish_segment(id, end)
         if self._must_assign:
             self._assign_segments()
         if self._is_paused:
             time.sleep(timeout)
             return []
-        messages = [message for message in self._consumer.consume(limit, timeout) if self._accept_message(message)]
-        for id, end in list(self._ends.items()):
-            self._finish_segment(id, end)
-        return messages
+        return [message for message in self._consumer.consume(limit, timeout) if self._accept_message(message)]
 
     def _accept_message(self, message: Message) -> bool:
         """Note where a message leaves the segment; return whether it is the application's."""
@@ -163,7 +182,7 @@ class CheckpointConsumer:
             KafkaError._AUTO_OFFSET_RESET,
             KafkaError.OFFSET_OUT_OF_RANGE,
         ):
-            raise SegmentUnreadable(message.topic() or "a segment", str(error))
+            self._fault = SegmentUnreadable(message.topic() or "a segment", str(error))
         return False
 
     def _finish_segment(self, id: int, end: int) -> None:
@@ -180,7 +199,7 @@ class CheckpointConsumer:
     def _follow_layout(self) -> None:
         layout = self._watch.layout
         if layout is None:
-            raise self._watch.error or TopicRemoved(self._frontier.layout.topic)
+            raise (self._watch.error or TopicRemoved(self._frontier.layout.topic)).with_traceback(None)
         if layout.created_at_ms != self._frontier.layout.created_at_ms:
             raise TopicRemoved(layout.topic)
         if layout is not self._frontier.layout:
@@ -190,17 +209,19 @@ class CheckpointConsumer:
     def _assign_segments(self) -> None:
         """Begin with the segments whose turn has come."""
         begun = {segment.id for segment in self._reading.values()}
-        starts = []
-        for id, offset in self._frontier.readable().items():
-            if id not in begun:
-                segment = self._frontier.layout.segments[id]
-                if offset is None:
-                    offset = self._offset_bounds(segment)[0]
-                    self._frontier.advance(id, offset)
-                self._reading[segment.kafka_topic] = segment
-                starts.append(TopicPartition(segment.kafka_topic, PARTITION, offset))
+        starts = {
+            id: self._offset_bounds(self._frontier.layout.segments[id])[0] if offset is None else offset
+            for id, offset in self._frontier.readable().items()
+            if id not in begun
+        }
+        segments = {id: self._frontier.layout.segments[id] for id in starts}
         if starts:
-            self._consumer.incremental_assign(starts)
+            self._consumer.incremental_assign(
+                [TopicPartition(segment.kafka_topic, PARTITION, starts[id]) for id, segment in segments.items()]
+            )
+        for id, segment in segments.items():
+            self._frontier.advance(id, starts[id])
+            self._reading[segment.kafka_topic] = segment
         self._must_assign = False
 
     def _unassign_topics(self, kafka_topics: list[str]) -> None:
@@ -228,6 +249,8 @@ class CheckpointConsumer:
             )
         except KafkaException as error:
             raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
+        if first.error is not None:
+            raise SegmentUnreadable(segment.kafka_topic, str(first.error))
         return (first.offset if first.offset >= 0 else end), end
 
     def _check_open(self) -> None:

@@ -14,12 +14,21 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from anabranch_client.errors import CheckpointExpired, CheckpointOfOtherTopic, CheckpointUnreadable
+from anabranch_client.errors import (
+    CheckpointExpired,
+    CheckpointOfOtherTopic,
+    CheckpointUnreadable,
+    ControllerUnavailable,
+)
 from anabranch_client.layout import Layout
 
 MAGIC = b"ABCK"
 VERSION = 1
+MAX_BYTES = 16 * 1_048_576
+"""Largest checkpoint that is read: one of 131,072 segments has less than half of it."""
+_MAX_ID, _MAX_OFFSET = 2**53, 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Checkpoint:
     @classmethod
     def from_bytes(cls, data: bytes) -> Checkpoint:
         """Read the opaque form. Raises `CheckpointUnreadable`."""
-        if data[:4] != MAGIC or len(data) < 9:
+        if len(data) > MAX_BYTES or data[:4] != MAGIC or len(data) < 9:
             raise CheckpointUnreadable("these bytes are no checkpoint of this client: give what `checkpoint` returned")
         if data[4] != VERSION:
             raise CheckpointUnreadable(
@@ -59,9 +68,24 @@ class Checkpoint:
         content = data[5:-4]
         if zlib.crc32(content) != int.from_bytes(data[-4:], "big"):
             raise CheckpointUnreadable("the checkpoint is damaged: restore it from an intact copy, or seek by time")
-        record = json.loads(content)
-        offsets = {int(id): int(offset) for id, offset in record["offsets"].items()}
-        return cls(record["topic"], record["createdAtMs"], offsets, frozenset(record["finished"]))
+        try:
+            return cls._from_record(json.loads(content))
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise CheckpointUnreadable("the checkpoint holds no positions: give what `checkpoint` returned") from error
+
+    @classmethod
+    def _from_record(cls, record: Any) -> Checkpoint:
+        """Read the content, whose check sum anybody can compute. Raises as the conversions do."""
+        topic, created, finished = record["topic"], record["createdAtMs"], frozenset(record["finished"])
+        offsets = {int(id): offset for id, offset in record["offsets"].items()}
+        integers = [*offsets, *finished, *offsets.values(), *([] if created is None else [created])]
+        if not isinstance(topic, str) or any(type(number) is not int for number in integers):
+            raise TypeError("a part of the checkpoint is of a wrong type")
+        if not finished <= offsets.keys() or any(not 0 <= id < _MAX_ID for id in offsets):
+            raise ValueError("a segment of the checkpoint is none")
+        if any(not 0 <= offset <= _MAX_OFFSET for offset in offsets.values()):
+            raise ValueError("an offset of the checkpoint is none")
+        return cls(topic, created, offsets, finished)
 
     def check_topic(self, layout: Layout) -> None:
         """Raise `CheckpointOfOtherTopic` unless it belongs to this incarnation of the topic."""
@@ -126,6 +150,11 @@ class Frontier:
     def _check_retained(self, layout: Layout) -> None:
         """Raise `CheckpointExpired` if a segment was pruned before it was read."""
         lost = self.offsets.keys() - self.finished - layout.segments.keys()
+        if lost and max(lost) > max(layout.segments):
+            # Segments are numbered in the order of their creation.
+            raise ControllerUnavailable(
+                f"the controller's layout of {layout.topic} is older than the checkpoint: try again"
+            )
         if lost:
             raise CheckpointExpired(
                 f"segments {sorted(lost)} of {layout.topic} were pruned before they were read from this position: keep "

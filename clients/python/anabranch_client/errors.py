@@ -122,7 +122,7 @@ class SegmentUnreadable(AnabranchError):
     """Kafka refuses to let the consumer read a segment."""
 
     def __init__(self, kafka_topic: str, reason: str) -> None:
-        super().__init__(f"{kafka_topic} cannot be read: {reason}; check the rights of this consumer's Kafka user")
+        super().__init__(f"{kafka_topic} cannot be read: {reason}; check Kafka, and the rights of this consumer's user")
 
 
 class CheckpointUnreadable(AnabranchError):

@@ -1,0 +1,186 @@
+"""Checkpoint consumers when Kafka fails between messages: what was not returned is not passed by the position."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from anabranch_client import checkpoint_consumer as module
+from anabranch_client.checkpoint_consumer import CheckpointConsumer
+from anabranch_client.checkpoints import Checkpoint
+from anabranch_client.errors import ClientClosed, SegmentUnreadable
+from anabranch_client.layout import Layout
+from tests.controller.conftest import NOWHERE
+
+TOPIC = "topic://acme/shop/orders"
+CONFIG = {"bootstrap.servers": NOWHERE, "anabranch.controller.url": f"http://{NOWHERE}", "log_level": 0}
+
+
+def segment(id: int, start: int, end: int, state: str) -> dict[str, object]:
+    return {"segmentId": id, "hashRange": {"start": start, "end": end}, "state": state}
+
+
+LAYOUT = Layout.from_record(
+    TOPIC,
+    {
+        "epoch": 1,
+        "createdAtMs": 5,
+        "segments": {
+            "0": {**segment(0, 0, 0x7FFF, "SEALED"), "childIds": [2]},
+            "1": segment(1, 0x8000, 0xFFFF, "ACTIVE"),
+            "2": {**segment(2, 0, 0x7FFF, "ACTIVE"), "parentIds": [0]},
+        },
+    },
+)
+
+
+class FixedWatch:
+    """A watch session that knows one layout."""
+
+    error = None
+    layout = LAYOUT
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def first(self, timeout: float) -> Layout:
+        return LAYOUT
+
+    def close(self) -> None:
+        pass
+
+
+class Record:
+    """A message of a segment, or an error."""
+
+    def __init__(self, id: int, offset: int, code: int | None = None) -> None:
+        self._id, self._offset, self._code = id, offset, code
+
+    def topic(self) -> str:
+        return LAYOUT.segments[self._id].kafka_topic
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> KafkaError | None:
+        return None if self._code is None else KafkaError(self._code)
+
+
+class FailingKafka:
+    """A consumer whose answers are prepared; each segment has two messages."""
+
+    def __init__(self, _: object) -> None:
+        self.answers: deque[list[Record]] = deque()
+        self.faults: deque[bool] = deque()
+        """Whether the next questions about offsets fail."""
+        self.assigned: dict[str, int] = {}
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned.update((partition.topic, partition.offset) for partition in partitions)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            del self.assigned[partition.topic]
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        self._fail()
+        return 0, 2
+
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self._fail()
+        return [TopicPartition(partition.topic, 0, 1) for partition in partitions]
+
+    def consume(self, limit: int, timeout: float) -> list[Record]:
+        return self.answers.popleft() if self.answers else []
+
+    def close(self) -> None:
+        pass
+
+    def _fail(self) -> None:
+        if self.faults and self.faults.popleft():
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.fixture(autouse=True)
+def without_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LayoutWatch", FixedWatch)
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointConsumer]:
+    monkeypatch.setattr(module, "Consumer", FailingKafka)
+    with CheckpointConsumer(CONFIG, TOPIC) as consumer:
+        yield consumer
+
+
+def kafka_of(consumer: CheckpointConsumer) -> Any:
+    return consumer._consumer
+
+
+def positions(consumer: CheckpointConsumer) -> dict[int, int]:
+    return dict(Checkpoint.from_bytes(consumer.checkpoint()).offsets)
+
+
+def test_messages_before_an_error_are_returned(consumer: CheckpointConsumer) -> None:
+    denied = Record(1, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    kafka_of(consumer).answers.append([Record(0, 0), denied, Record(0, 1)])
+    assert [message.offset() for message in consumer.consume(9, 0)] == [0, 1]
+    assert positions(consumer) == {0: 2, 1: 0}
+    with pytest.raises(SegmentUnreadable, match="check Kafka"):
+        consumer.consume(9, 0)
+    assert consumer.consume(9, 0) == []
+
+
+def test_failure_at_an_end_loses_no_messages(consumer: CheckpointConsumer) -> None:
+    kafka = kafka_of(consumer)
+    kafka.answers.append([Record(0, 0), Record(0, 1), Record(0, 2, KafkaError._PARTITION_EOF), Record(1, 0)])
+    assert consumer.consume(9, 0) != []
+    assert len(kafka.assigned) == 2
+    kafka.faults.append(True)
+    with pytest.raises(SegmentUnreadable):
+        consumer.consume(9, 0)
+    assert positions(consumer) == {0: 2, 1: 1}
+    kafka.answers.append([Record(1, 1)])
+    assert [message.offset() for message in consumer.consume(9, 0)] == [1]
+    assert positions(consumer) == {1: 2, 2: 0}
+    assert kafka.assigned.keys() == {LAYOUT.segments[id].kafka_topic for id in (1, 2)}
+
+
+def test_failure_at_the_start_leaves_no_segment_out(consumer: CheckpointConsumer) -> None:
+    kafka_of(consumer).faults.extend([False, True])
+    with pytest.raises(SegmentUnreadable):
+        consumer.consume(9, 0)
+    assert consumer.consume(9, 0) == []
+    assert kafka_of(consumer).assigned == {LAYOUT.segments[id].kafka_topic: 0 for id in (0, 1)}
+
+
+def test_failed_seek_changes_nothing(consumer: CheckpointConsumer) -> None:
+    kafka_of(consumer).answers.append([Record(1, 0)])
+    assert consumer.consume(9, 0) != []
+    kafka_of(consumer).faults.extend([False, True])
+    with pytest.raises(SegmentUnreadable):
+        consumer.seek(1_000)
+    assert positions(consumer) == {0: 0, 1: 1}
+    assert kafka_of(consumer).assigned.keys() == {LAYOUT.segments[id].kafka_topic for id in (0, 1)}
+
+
+def test_waiting_reader_lets_other_threads_in() -> None:
+    start = Checkpoint(TOPIC, 5, {0: 0, 1: 0}).to_bytes()
+    with ThreadPoolExecutor(2) as threads:
+        with CheckpointConsumer(CONFIG, TOPIC, start) as consumer:
+            reading = threads.submit(consumer.consume, 1, -1)
+            for call in (
+                consumer.checkpoint,
+                consumer.pause,
+                consumer.checkpoint,
+                consumer.resume,
+                consumer.checkpoint,
+            ):
+                threads.submit(call).result(60)
+        with pytest.raises(ClientClosed):
+            reading.result(60)
