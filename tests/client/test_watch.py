@@ -13,7 +13,7 @@ from anabranch_client.config import ControllerAccess
 from anabranch_client.controller import Controller
 from anabranch_client.errors import ControllerUnavailable, IncompatibleController, NotAuthorized, TopicRemoved
 from anabranch_client.layout import Layout
-from anabranch_client.watch import LayoutWatch
+from anabranch_client.watch import MIN_DELAY_SECONDS, LayoutWatch, next_delay
 from tests.controller.conftest import NOWHERE, run_controller
 from tests.waiting import wait_until
 
@@ -83,6 +83,14 @@ def test_older_layout_of_a_lagging_node_is_ignored() -> None:
     assert not Layout.from_record(NAME, {**record, "epoch": 0}).replaces(newer)
     assert not Layout.from_record(NAME, {**record, "epoch": 9, "createdAtMs": 4}).replaces(newer)
     assert Layout.from_record(NAME, {**record, "epoch": 0, "createdAtMs": 6}).replaces(newer)
+
+
+def test_sessions_that_end_at_once_are_not_stormed() -> None:
+    delays = [MIN_DELAY_SECONDS]
+    for _ in range(8):
+        delays.append(next_delay(delays[-1], 0.01))
+    assert delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert next_delay(5.0, 60) == MIN_DELAY_SECONDS
 
 
 def test_wrong_token_is_not_authorized(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ _NOT_SUPPORTED = {
     "on_delivery": "pass it to produce",
     "dr_cb": "pass on_delivery to produce",
 }
-_NEEDED = {
+_PRODUCER_NEEDS = {
     "enable.idempotence": ("true",),
     "acks": ("all", "-1"),
     "request.required.acks": ("-1",),
@@ -121,6 +121,25 @@ _NEEDED = {
     "delivery.report.only.error": ("false",),
 }
 """Values without which order or delivery would be lost, a seal would end the producer, or messages would never end."""
+_CONSUMER_NEEDS = {
+    "enable.auto.commit": ("false",),
+    "auto.offset.reset": ("earliest", "smallest", "beginning"),
+    "enable.partition.eof": ("true",),
+    "partition.assignment.strategy": ("range",),
+    "group.protocol": ("classic",),
+}
+"""Values without which messages would be skipped, or segments never be drained."""
+
+
+def check_consumer(kafka: Mapping[str, Any]) -> None:
+    """Raise `ClientSettingsError` for a setting with which a consumer would lose messages."""
+    _check_needs(kafka, _CONSUMER_NEEDS)
+
+
+def _check_needs(kafka: Mapping[str, Any], needs: Mapping[str, tuple[str, ...]]) -> None:
+    for name, values in needs.items():
+        if str(kafka.get(name, values[0])).lower() not in values:
+            raise ClientSettingsError(f"{name} must be {values[0]}: order and delivery depend on it")
 
 
 @dataclass(frozen=True)
@@ -142,9 +161,7 @@ class ProducerSettings:
         for name, reason in _NOT_SUPPORTED.items():
             if name in kafka:
                 raise ClientSettingsError(f"{name} is not supported: {reason}")
-        for name, values in _NEEDED.items():
-            if str(kafka.get(name, values[0])).lower() not in values:
-                raise ClientSettingsError(f"{name} must be {values[0]}: order and delivery depend on it")
+        _check_needs(kafka, _PRODUCER_NEEDS)
         try:
             messages = int(kafka.pop("queue.buffering.max.messages", MAX_MESSAGES)) or 2**63
             kbytes = int(kafka.pop("queue.buffering.max.kbytes", MAX_KBYTES))

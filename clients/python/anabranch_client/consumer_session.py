@@ -11,6 +11,7 @@ import json
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +29,12 @@ from anabranch_client.errors import (
     SubscriptionConflict,
     TopicNotFound,
 )
+from anabranch_client.watch import MIN_DELAY_SECONDS, next_delay
 
 log = logging.getLogger(__name__)
 
 CONSUMER_ID = 1
 """Id of the only consumer of a connection."""
-MIN_DELAY_SECONDS, MAX_DELAY_SECONDS = 0.1, 5.0
-"""Back-off between two attempts to connect, doubled each time; the actual delay is 50 to 100 % of it."""
 REPLACED = "the consumer connected again"
 """Reason of the controller when a newer connection has taken the consumer's name."""
 
@@ -94,11 +94,10 @@ class ConsumerSession:
     def _run(self) -> None:
         delay = MIN_DELAY_SECONDS
         while not self._closing.is_set():
-            was_connected = False
+            begun = time.monotonic()
             try:
                 self._serve()
             except (ControllerUnavailable, OSError, WebSocketException) as error:
-                was_connected = self.is_connected
                 if not self._closing.is_set():
                     log.info("the session of %s is interrupted: %s", self._registration.name, error)
             except AnabranchError as failure:
@@ -110,7 +109,7 @@ class ConsumerSession:
                 return
             finally:
                 self.is_connected, self._socket = False, None
-            delay = MIN_DELAY_SECONDS if was_connected else min(2 * delay, MAX_DELAY_SECONDS)
+            delay = next_delay(delay, time.monotonic() - begun)
             self._closing.wait(delay * random.uniform(0.5, 1))
 
     def _serve(self) -> None:

@@ -28,6 +28,8 @@ class Batch:
     reader: SegmentReader
     lease: int
     messages: list[Message]
+    size: int
+    """Bytes of the values."""
     delivered: int = 0
     """Number of messages that the application has received."""
     earlier: Mapping[SegmentReader, tuple[int, int]] | None = None

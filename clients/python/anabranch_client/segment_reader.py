@@ -21,6 +21,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
+from anabranch_client.config import kafka_client
 from anabranch_client.received import Batch, ConsumedSegment
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ BATCH_MESSAGES = 500
 """Messages of one batch."""
 MAX_BATCHES = 4
 """Batches that wait for the application before the reader stops fetching."""
+MAX_BATCH_BYTES = 8 * 1_048_576
+"""Their size with which it stops as well; librdkafka holds as much again."""
 POLL_SECONDS = 0.1
 """Longest wait for a message; acknowledgements wait as long for their commit."""
 PAUSE_SECONDS = 1.0
@@ -72,7 +75,10 @@ class SegmentReader:
         changed: threading.Condition,
         keeps: Callable[[SegmentReader], bool],
     ) -> None:
-        """`keeps`: whether the reader stays in the group when it is rebalanced; otherwise it leaves."""
+        """`keeps`: whether the reader stays in the group when it is rebalanced; otherwise it leaves.
+
+        Raises `ClientSettingsError`.
+        """
         self.segment = segment
         self.lease = 0
         self.is_owner = False
@@ -92,7 +98,8 @@ class SegmentReader:
         self._last_commit = 0.0
         self._full_since: float | None = None
         topic = segment.kafka_topic
-        self._consumer = Consumer({**_GROUP_OPTIONS, **kafka, "group.id": segment.group, "client.id": topic[:200]})
+        own = {"group.id": segment.group, "client.id": topic[:200]}
+        self._consumer = kafka_client(Consumer, {**_GROUP_OPTIONS, **kafka, **own})
         self._thread = threading.Thread(target=self._run, name=f"segment {segment.segment_id}", daemon=True)
 
     def start(self) -> None:
@@ -150,6 +157,9 @@ class SegmentReader:
         except KafkaException as error:
             log.error("segment %s cannot be read: %s", self.segment.kafka_topic, error)
             self.error = error.args[0]
+        except Exception as error:
+            log.exception("segment %s cannot be read", self.segment.kafka_topic)
+            self.error = KafkaError(KafkaError._FAIL, repr(error))
         finally:
             with self._changed:
                 self._end_lease()
@@ -165,9 +175,9 @@ class SegmentReader:
     def _has_room(self) -> bool:
         """Wait briefly for room; tell Kafka to pause when the application takes nothing for long."""
         with self._changed:
-            is_full = len(self.batches) >= MAX_BATCHES or self.is_releasing
+            is_full = self._is_full() or self.is_releasing
             if is_full:
-                self._changed.wait_for(lambda: self._hurry or len(self.batches) < MAX_BATCHES, POLL_SECONDS / 2)
+                self._changed.wait_for(lambda: self._hurry or not self._is_full(), POLL_SECONDS / 2)
         now = time.monotonic()
         if not is_full:
             self._full_since = None
@@ -184,10 +194,12 @@ class SegmentReader:
         self._add_messages(self._consumer.poll(0))
         return False
 
+    def _is_full(self) -> bool:
+        return len(self.batches) >= MAX_BATCHES or sum(batch.size for batch in self.batches) >= MAX_BATCH_BYTES
+
     def _fetch_batch(self) -> None:
         """Add the next batch: wait for one message, then take those that are here already."""
-        first = self._consumer.poll(POLL_SECONDS / 2)
-        if first is None:
+        if (first := self._consumer.poll(POLL_SECONDS / 2)) is None:
             return
         lease = self.lease
         more = self._consumer.consume(BATCH_MESSAGES - 1, 0)
@@ -222,7 +234,8 @@ class SegmentReader:
         with self._changed:
             self._fetched = (messages[-1].offset() or 0) + 1
             if self.is_owner and not self.is_releasing:
-                self.batches.append(Batch(self, self.lease, messages))
+                size = sum(len(message) for message in messages)
+                self.batches.append(Batch(self, self.lease, messages, size))
                 self._changed.notify_all()
 
     def _position_to_commit(self) -> int:

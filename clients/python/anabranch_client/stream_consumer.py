@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from anabranch_client.config import split_settings
+from anabranch_client.config import check_consumer, split_settings
 from anabranch_client.consumer_session import ConsumerSession, Registration
 from anabranch_client.controller import Controller
 from anabranch_client.errors import AnabranchError, AssignmentLost, ClientClosed, SegmentUnreadable
@@ -61,6 +61,7 @@ class StreamConsumer:
         unacknowledged messages of those segments belong to others.
         """
         settings, self._kafka = split_settings(config)
+        check_consumer(self._kafka)
         self.topic, self.subscription, self.name = full_name(topic), subscription, name
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         self._changed = threading.Condition()
@@ -96,7 +97,7 @@ class StreamConsumer:
                 self._check_open()
                 if not self._changed.wait_for(self._is_ready, _seconds_left(end)):
                     return []
-                if not self._events and not self._failure and not self._is_closed:
+                if not self._is_interrupted():
                     return self._next_messages(num_messages)
 
     def acknowledge(self, message: ReceivedMessage) -> None:
@@ -176,9 +177,15 @@ class StreamConsumer:
         self.close()
 
     def _is_ready(self) -> bool:
-        if self._events or self._failure or self._is_closed:
+        if self._is_interrupted():
             return True
         return not self._is_paused and (self._has_current() or any(r.batches for r in self._readers.values()))
+
+    def _is_interrupted(self) -> bool:
+        """Return whether there is something to do before the next message."""
+        if self._events or self._failure or self._is_closed:
+            return True
+        return any(reader.error for reader in self._readers.values())
 
     def _has_current(self) -> bool:
         batch = self._current
@@ -186,7 +193,7 @@ class StreamConsumer:
 
     def _check_open(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         for reader in self._readers.values():
             if reader.error is not None:
                 raise SegmentUnreadable(reader.segment.kafka_topic, str(reader.error))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from websockets.exceptions import ConnectionClosed
@@ -61,7 +62,8 @@ class LayoutWatch:
                 return self._layout
             if self._closing.is_set():
                 raise ClientClosed(f"the watch of {self.topic} is closed: create another client")
-            raise self._error or ControllerUnavailable(f"no layout of {self.topic} within {timeout:g} s: try again")
+            error = self._error or ControllerUnavailable(f"no layout of {self.topic} within {timeout:g} s: try again")
+            raise error.with_traceback(None)
 
     def newer_than(self, layout: Layout | None, timeout: float) -> Layout | None:
         """Return a layout that replaces `layout`, waiting for it; None if there is none in time."""
@@ -95,36 +97,34 @@ class LayoutWatch:
     def _run(self) -> None:
         delay = MIN_DELAY_SECONDS
         while not self._closing.is_set():
+            begun = time.monotonic()
             try:
-                was_connected = self._follow()
+                self._follow()
                 error: AnabranchError = ControllerUnavailable(f"the watch session of {self.topic} has ended")
             except AnabranchError as caught:
-                was_connected, error = False, caught
+                error = caught
             except Exception as caught:
                 log.exception("the watch session of %s failed", self.topic)
-                was_connected, error = False, ControllerUnavailable(repr(caught))
+                error = ControllerUnavailable(repr(caught))
             self._fail(error)
-            delay = MIN_DELAY_SECONDS if was_connected else min(2 * delay, MAX_DELAY_SECONDS)
+            delay = next_delay(delay, time.monotonic() - begun)
             self._closing.wait(delay * random.uniform(0.5, 1))
 
-    def _follow(self) -> bool:
-        """Follow one session to its end; return whether it brought a layout."""
+    def _follow(self) -> None:
+        """Follow one session to its end."""
         # Without `since`: a topic that was recreated and has reached the same epoch would otherwise stay unnoticed.
         socket = self._controller.open(self.topic, "/watch")
         with self._changed:
             self._socket = socket
-        received = False
         try:
             while not self._closing.is_set():
                 self._receive(Layout.from_update(self.topic, read_message(socket.recv())))
-                received = True
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == DELETED:
                 raise TopicRemoved(self.topic) from closed
         finally:
             self._socket = None
             socket.close()
-        return received
 
     def _receive(self, layout: Layout) -> None:
         with self._changed:
@@ -148,6 +148,14 @@ class LayoutWatch:
             self._changed.notify_all()
         log.log(logging.INFO if error.is_retriable else logging.WARNING, "%s", error)
         self._on_change()
+
+
+def next_delay(delay: float, lasted_seconds: float) -> float:
+    """Return the back-off after an attempt: doubled, unless its session has lasted longer than the longest.
+
+    So a node that accepts sessions and drops them at once is not stormed.
+    """
+    return MIN_DELAY_SECONDS if lasted_seconds > MAX_DELAY_SECONDS else min(2 * delay, MAX_DELAY_SECONDS)
 
 
 DELETED = 4404
