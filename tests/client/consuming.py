@@ -72,10 +72,10 @@ class NumberedTopic:
     def write_transaction(self, rounds: int) -> None:
         """Do the same in one transaction."""
         producer = Producer({"bootstrap.servers": self.kafka, "transactional.id": self.topic})
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         producer.begin_transaction()
         self._send(producer, rounds, self.layout())
-        producer.commit_transaction(30)
+        producer.commit_transaction(120)
 
     def _send(self, producer: Producer, rounds: int, layout: Layout) -> None:
         for _ in range(rounds):
@@ -84,7 +84,7 @@ class NumberedTopic:
                 segment = layout.find(key_hash(key))
                 producer.produce(segment.kafka_topic, b"%d" % self.sent[key], key, partition=0)
                 self.sent[key] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def committed(self, subscription: str = "s") -> dict[int, int]:
         """Positions of a subscription by segment."""
@@ -93,7 +93,7 @@ class NumberedTopic:
             reader = Consumer(
                 {"bootstrap.servers": self.kafka, "group.id": group_id(segment.kafka_topic, subscription)}
             )
-            (position,) = reader.committed([TopicPartition(segment.kafka_topic, 0)], 10)
+            (position,) = reader.committed([TopicPartition(segment.kafka_topic, 0)], 60)
             positions[id] = position.offset
             reader.close()
         return positions

@@ -89,10 +89,12 @@ class ScalableTopic:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": uuid.uuid4().hex})
         try:
             for id, name in sorted(self.kafka_topics().items()):
-                first, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)
+                first, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=120)
                 consumer.assign([TopicPartition(name, 0, first)])
                 while first < end:
-                    for message in consumer.consume(min(end - first, 10_000), timeout=30):
+                    messages = consumer.consume(min(end - first, 10_000), timeout=120)
+                    assert messages
+                    for message in messages:
                         assert message.error() is None
                         yield id, message
                         offset = message.offset()
@@ -140,15 +142,18 @@ class Ledger:
         ranges = {int(id): segment["hashRange"] for id, segment in topic.layout()["segments"].items()}
         stored: dict[str, list[int]] = defaultdict(list)
         places: dict[bytes, list[tuple[int, int | None]]] = defaultdict(list)
+        written: set[tuple[int, str]] = set()
         for segment, message in topic.messages():
             value, raw_key = message.value(), message.key()
             assert isinstance(value, bytes)
             key, _, number = value.decode().rpartition("#")
             if raw_key is not None:
                 assert raw_key == key.encode()
-                assert ranges[segment]["start"] <= key_hash(key.encode()) <= ranges[segment]["end"]
+                written.add((segment, key))
             stored[key].append(int(number))
             places[value].append((segment, message.offset()))
+        for segment, key in written:
+            assert ranges[segment]["start"] <= key_hash(key.encode()) <= ranges[segment]["end"]
         assert not self.failed
         assert len(self.acknowledged) == sum(self.produced.values())
         assert all(place in places[value] for value, place in self.acknowledged.items())

@@ -31,7 +31,7 @@ def reader(topic: NumberedTopic, checkpoint: bytes | None = None) -> CheckpointC
 def receive(consumer: CheckpointConsumer, count: int, checker: Checker | None = None) -> list[Message]:
     messages: list[Message] = []
     while len(messages) < count:
-        batch = consumer.consume(count - len(messages), 30)
+        batch = consumer.consume(count - len(messages), 60)
         assert batch
         messages += batch
     for message in messages if checker else ():
@@ -108,7 +108,7 @@ def test_paused_reader_delivers_nothing(topic: NumberedTopic) -> None:
         consumer.pause()
         assert consumer.poll(0.3) is None
         consumer.resume()
-        assert consumer.poll(30) is not None
+        assert consumer.poll(60) is not None
 
 
 def test_foreign_checkpoint_and_deleted_topic_are_errors(topic: NumberedTopic) -> None:
@@ -117,4 +117,4 @@ def test_foreign_checkpoint_and_deleted_topic_are_errors(topic: NumberedTopic) -
     with reader(topic) as consumer:
         topic.call("DELETE", "?force=true")
         with pytest.raises(TopicRemoved):
-            consumer.poll(30)
+            consumer.poll(60)

@@ -70,7 +70,7 @@ def test_restarted_broker_loses_nothing(own_broker: EmbeddedBroker, tmp_path: Pa
         with Producer(topic.config(), topic.name) as producer, ThreadPoolExecutor(1) as producing:
             done = producing.submit(produce_while, producer, ledger, lambda: not stop.is_set())
             try:
-                wait_until(lambda: len(ledger.acknowledged) > 1_000)
+                wait_until(lambda: len(ledger.acknowledged) > 1_000, 120)
                 own_broker.kill()
                 own_broker.start()
                 topic.split(0)

@@ -59,7 +59,9 @@ def receive(consumer: StreamConsumer, count: int) -> list[tuple[bytes, int]]:
     """Receive `count` messages; the last one stays in `consumer.newest`."""
     received = []
     while len(received) < count:
-        for message in consumer.consume(count - len(received), 30):
+        messages = consumer.consume(count - len(received), 60)
+        assert messages
+        for message in messages:
             received.append((message.key() or b"", int(message.value() or b"")))
     return received
 
@@ -81,7 +83,7 @@ def test_order_kept_across_splits_and_merges(tmp_path: Path, kafka_segments: Kaf
         ):
             change()
             topic.write(20)
-        wait_until(checker.is_complete, 60)
+        wait_until(checker.is_complete, 180)
         assert sum(checker.newest.values()) == KEYS * (7 * 20 - 1)
 
 
@@ -91,7 +93,7 @@ def test_children_wait_until_parent_is_acknowledged(tmp_path: Path, kafka_segmen
         topic.split(0)
         topic.write(1)
         assert {number for _, number in receive(consumer, 2 * KEYS - 1)} == {0, 1}
-        (last,) = consumer.consume(2, 30)
+        (last,) = consumer.consume(2, 60)
         assert consumer.assignment() == [0]
         consumer.acknowledge(last)
         assert receive(consumer, KEYS)
@@ -103,9 +105,9 @@ def test_acknowledgement_covers_all_segments(tmp_path: Path, kafka_segments: Kaf
         topic.write(5)
         with topic.consumer("a") as consumer:
             received = receive(consumer, 4 * KEYS)
-            (last,) = consumer.consume(1, 30)
+            (last,) = consumer.consume(1, 60)
             consumer.acknowledge(last)
-            assert consumer.commit(30)
+            assert consumer.commit(60)
             assert sum(topic.committed().values()) == 4 * KEYS + 1
         with topic.consumer("b") as successor:
             received += receive(successor, KEYS - 1)
@@ -119,12 +121,12 @@ def test_leaving_consumer_hands_over_without_repeats(tmp_path: Path, kafka_segme
         checker = Checker(topic)
         remaining = stack.enter_context(topic.consumer("b"))
         with topic.consumer("a") as leaving:
-            wait_until(lambda: len(leaving.assignment()) == len(remaining.assignment()) == 2)
+            wait_until(lambda: len(leaving.assignment()) == len(remaining.assignment()) == 2, 60)
             with reading(leaving, checker), reading(remaining, checker):
-                wait_until(checker.is_complete)
+                wait_until(checker.is_complete, 120)
         topic.write(10)
         with reading(remaining, checker):
-            wait_until(checker.is_complete)
+            wait_until(checker.is_complete, 120)
         assert checker.redelivered == 0
         assert remaining.assignment() == [0, 1, 2, 3]
 
@@ -144,9 +146,9 @@ def test_lost_consumer_cannot_acknowledge(tmp_path: Path, kafka_segments: KafkaS
             topic.call("DELETE", "/subscriptions/s/consumers/a")
             with topic.consumer("b") as successor:
                 receive(successor, 2 * KEYS - 1)
-                (last,) = successor.consume(1, 30)
+                (last,) = successor.consume(1, 60)
                 successor.acknowledge(last)
-                assert successor.commit(30)
+                assert successor.commit(60)
                 assert topic.committed() == {0: 2 * KEYS}
                 frozen.send("acknowledge")
                 frozen.thaw()
@@ -177,7 +179,7 @@ def test_killed_consumer_is_replaced(
         topic.split(0)
         topic.write(10)
         with topic.consumer(successor) as consumer, reading(consumer, checker):
-            wait_until(checker.is_complete, 60)
+            wait_until(checker.is_complete, 180)
 
 
 def test_reading_goes_on_while_controller_is_killed(
@@ -194,17 +196,17 @@ def test_reading_goes_on_while_controller_is_killed(
             layout = topic.layout()
             consumer = stack.enter_context(topic.consumer("a"))
             stack.enter_context(reading(consumer, checker))
-            wait_until(checker.is_complete)
-        wait_until(lambda: not consumer.is_connected)
+            wait_until(checker.is_complete, 120)
+        wait_until(lambda: not consumer.is_connected, 60)
         topic.write(5, layout)
-        wait_until(checker.is_complete)
+        wait_until(checker.is_complete, 120)
         assert consumer.assignment() == [0, 1]
         process.port = urlsplit(process.url).port or 0
         with process.life() as (client, _):
             topic.client = client
             topic.split(1)
             topic.write(5)
-            wait_until(checker.is_complete, 60)
+            wait_until(checker.is_complete, 180)
             assert consumer.assignment() == [0, 2, 3]
             assert checker.redelivered == 0
 
@@ -221,12 +223,14 @@ def test_revoked_segments_may_be_acknowledged(tmp_path: Path, kafka_segments: Ka
         with topic.consumer("a", on_revoke=acknowledge) as first:
             newest = []
             while len(newest) < KEYS:
-                newest += first.consume(KEYS, 30)
+                messages = first.consume(KEYS, 60)
+                assert messages
+                newest += messages
             with topic.consumer("b") as second:
-                wait_until(lambda: (not first.consume(1, 0)) and revoked and second.assignment())
+                wait_until(lambda: (not first.consume(1, 0)) and revoked and second.assignment(), 60)
                 assert revoked == [[1]]
                 assert second.assignment() == [1]
-                assert first.commit(30)
+                assert first.commit(60)
                 assert sum(topic.committed().values()) == KEYS
                 assert second.consume(1, 0) == []
 
@@ -235,7 +239,7 @@ def test_paused_consumer_keeps_its_segments(tmp_path: Path, kafka_segments: Kafk
     with numbered(tmp_path, kafka_segments, "pause", 2) as topic, topic.consumer("a") as consumer:
         consumer.pause()
         topic.write(1)
-        wait_until(lambda: consumer.assignment() == [0, 1])
+        wait_until(lambda: consumer.assignment() == [0, 1], 60)
         assert consumer.consume(1, 0) == []
         consumer.resume()
         assert len(receive(consumer, KEYS)) == KEYS
@@ -248,7 +252,7 @@ def test_segment_that_ends_with_transaction_is_drained(tmp_path: Path, kafka_seg
         topic.split(0)
         topic.write(1)
         with reading(consumer, checker):
-            wait_until(checker.is_complete)
+            wait_until(checker.is_complete, 120)
         assert consumer.assignment() == [1, 2]
 
 
@@ -256,25 +260,25 @@ def test_refusals_are_typed_errors(tmp_path: Path, kafka_segments: KafkaSegments
     with numbered(tmp_path, kafka_segments, "refused", 1) as topic:
         unknown = StreamConsumer(topic.config, "topic://acme/streams/unknown", "s", "a")
         with unknown, pytest.raises(TopicNotFound):
-            unknown.poll(30)
+            unknown.poll(60)
         topic.call("PUT", "/subscriptions/queue?type=QUEUE")
         wrong_type = StreamConsumer(topic.config, topic.topic, "queue", "a")
         with wrong_type, pytest.raises(SubscriptionConflict):
-            wrong_type.poll(30)
+            wrong_type.poll(60)
         with topic.consumer("a") as first:
-            wait_until(first.assignment)
+            wait_until(first.assignment, 60)
             with topic.consumer("a"), pytest.raises(ConsumerReplaced):
-                first.poll(30)
+                first.poll(60)
 
 
 def test_message_of_left_segment_is_not_acknowledged(tmp_path: Path, kafka_segments: KafkaSegments) -> None:
     with numbered(tmp_path, kafka_segments, "left", 1) as topic, topic.consumer("a") as consumer:
         topic.write(1)
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None
         topic.call("DELETE", "/subscriptions/s/consumers/a")
         with topic.consumer("A") as successor:
-            wait_until(successor.assignment)
+            wait_until(successor.assignment, 60)
             with pytest.raises(AssignmentLost):
                 consumer.acknowledge(message)
             assert receive(successor, 1) == [(message.key(), 0)]
