@@ -1,0 +1,266 @@
+"""Read a scalable topic without order; every message is acknowledged by itself.
+
+The controller assigns nothing: every consumer of a subscription joins the group of every segment, active and sealed
+ones, and Kafka gives each segment to one of them. New segments come with the layout; a sealed one is left when it is
+read and acknowledged.
+
+Delivery is at least once. A negatively acknowledged message comes again to this consumer; one of a consumer that ends
+comes again to the segment's next one, with those after it that were acknowledged already. At most `max_unacknowledged`
+messages are delivered and not acknowledged, and no message that far behind the oldest of them in its segment.
+
+Calls may come from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from anabranch_client.config import check_consumer, split_settings
+from anabranch_client.controller import Controller
+from anabranch_client.errors import AssignmentLost, ClientClosed, SegmentUnreadable, TopicRemoved
+from anabranch_client.layout import Layout, LayoutSegment
+from anabranch_client.names import group_id
+from anabranch_client.queue_reader import QueueReader
+from anabranch_client.received import ConsumedSegment, ReceivedMessage
+from anabranch_client.watch import LayoutWatch
+
+FIRST_LAYOUT_SECONDS = 30.0
+"""Longest wait for the first layout."""
+MAX_UNACKNOWLEDGED = 10_000
+MAX_SEALED_READERS = 16
+"""Sealed segments that are read at once, oldest first: each needs a Kafka client."""
+TICK_SECONDS = 0.5
+"""Longest wait before readers are looked at again."""
+CLOSE_SECONDS = 10.0
+"""Time allowed for the last commits."""
+
+
+class QueueConsumer:
+    """Unordered consumer with individual acknowledgement; `close` it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        subscription: str,
+        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
+    ) -> None:
+        """Wait for the layout. Raises `AnabranchError`.
+
+        `config`: as for confluent-kafka, with `anabranch.controller.url`.
+        """
+        settings, self._kafka = split_settings(config)
+        check_consumer(self._kafka)
+        self.subscription, self._most = subscription, max_unacknowledged
+        self._changed = threading.Condition()
+        self._readers: dict[str, QueueReader] = {}
+        """By Kafka topic; those that wait for longest come first."""
+        self._finished: set[str] = set()
+        """Kafka topics of sealed segments that are read."""
+        self._ending: list[QueueReader] = []
+        self._again: OrderedDict[tuple[QueueReader, int, int], ReceivedMessage] = OrderedDict()
+        """Negatively acknowledged messages by reader, lease and offset."""
+        self._layout: Layout | None = None
+        self._is_paused = self._is_closed = False
+        self._watch = LayoutWatch(Controller(settings), topic, self._wake_up)
+        self.topic = self._watch.topic
+        try:
+            self._watch.first(FIRST_LAYOUT_SECONDS)
+            with self._changed:
+                self._follow_layout()
+        except BaseException:
+            self.close()
+            raise
+
+    def poll(self, timeout: float = -1) -> ReceivedMessage | None:
+        """Return the next message, or None after `timeout` seconds; below 0 it waits for ever."""
+        messages = self.consume(1, timeout)
+        return messages[0] if messages else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[ReceivedMessage]:
+        """Return up to `num_messages` as soon as there are some, or none after `timeout` seconds.
+
+        Raises `AnabranchError` when the consumer cannot go on.
+        """
+        end = float("inf") if timeout < 0 else time.monotonic() + timeout
+        with self._changed:
+            while True:
+                self._check_open()
+                self._follow_layout()
+                messages = (
+                    []
+                    if self._is_paused
+                    else self._repeated_messages(num_messages) or self._next_messages(num_messages)
+                )
+                left = end - time.monotonic()
+                if messages or left <= 0:
+                    return messages
+                self._changed.wait(min(left, TICK_SECONDS))
+
+    def acknowledge(self, message: ReceivedMessage) -> None:
+        """Acknowledge this message alone; stored in the background.
+
+        Raises `AssignmentLost` if its segment was given up since: another consumer receives it again.
+        """
+        with self._changed:
+            reader, lease = self._reader_of(message), message.batch.lease
+            if not reader.holds(lease):
+                raise AssignmentLost([reader.segment.segment_id])
+            window = reader.window_of(lease)
+            window.acknowledge(message.offset())
+            reader.acknowledge(lease, window.position)
+            self._changed.notify_all()
+
+    def negative_acknowledge(self, message: ReceivedMessage) -> None:
+        """Let the message come again: here, or at the next owner if its segment was given up since."""
+        with self._changed:
+            reader = self._reader_of(message)
+            self._again[reader, message.batch.lease, message.offset()] = message
+            self._changed.notify_all()
+
+    def commit(self, timeout: float = -1) -> bool:
+        """Wait until the positions that acknowledgements allow are stored; return False if that takes longer.
+
+        Raises `AssignmentLost` if some never will be, because their segments were lost before.
+        """
+        with self._changed:
+            readers = [*self._readers.values(), *self._ending]
+            for reader in readers:
+                reader.hurry()
+            stored = self._changed.wait_for(
+                lambda: not any(reader.is_owner and reader.has_uncommitted for reader in readers),
+                None if timeout < 0 else timeout,
+            )
+            lost = [reader for reader in readers if reader.unstored]
+            for reader in lost:
+                reader.unstored = False
+        if lost:
+            raise AssignmentLost([reader.segment.segment_id for reader in lost])
+        return stored
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`."""
+        with self._changed:
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Deliver again."""
+        with self._changed:
+            self._is_paused = False
+            self._changed.notify_all()
+
+    def assignment(self) -> list[int]:
+        """Return the ids of the segments that Kafka has given to this consumer."""
+        with self._changed:
+            return sorted(reader.segment.segment_id for reader in self._readers.values() if reader.is_owner)
+
+    def close(self) -> None:
+        """Store what was acknowledged and leave all segments. Idempotent."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            readers = [*self._readers.values(), *self._ending]
+            for reader in readers:
+                reader.release()
+            self._changed.notify_all()
+        end = time.monotonic() + CLOSE_SECONDS
+        for reader in readers:
+            reader.join(max(end - time.monotonic(), 0))
+        self._watch.close()
+
+    def __enter__(self) -> QueueConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wake_up(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("this consumer is closed; make another")
+        for reader in self._readers.values():
+            if reader.error is not None:
+                raise SegmentUnreadable(reader.segment.kafka_topic, str(reader.error))
+
+    def _follow_layout(self) -> None:
+        """Begin with the segments of the newest layout, and leave those that are read or pruned."""
+        layout = self._watch.layout
+        if layout is None:
+            raise (self._watch.error or TopicRemoved(self.topic)).with_traceback(None)
+        ended = [topic for topic, reader in self._readers.items() if reader.has_ended]
+        if layout is self._layout and not ended:
+            return
+        for topic in ended:
+            del self._readers[topic]
+            self._finished.add(topic)
+        segments = {segment.kafka_topic: segment for segment in layout.segments.values()}
+        self._finished &= segments.keys()
+        self._ending = [reader for reader in self._ending if not reader.has_ended or reader.unstored]
+        for topic in self._readers.keys() - segments.keys():
+            reader = self._readers.pop(topic)
+            reader.release()
+            self._ending.append(reader)
+        self._layout = layout
+        for topic, reader in self._readers.items():
+            reader.is_sealed = not segments[topic].is_active
+        room = MAX_SEALED_READERS - sum(reader.is_sealed for reader in self._readers.values())
+        for segment in sorted(segments.values(), key=lambda segment: segment.id):
+            if segment.kafka_topic in self._readers or segment.kafka_topic in self._finished:
+                continue
+            room -= not segment.is_active
+            if segment.is_active or room >= 0:
+                self._start_reader(segment)
+
+    def _start_reader(self, segment: LayoutSegment) -> None:
+        topic = segment.kafka_topic
+        consumed = ConsumedSegment(segment.id, topic, group_id(topic, self.subscription))
+        reader = QueueReader(consumed, self._kafka, self._changed)
+        reader.is_sealed = not segment.is_active
+        self._readers[topic] = reader
+        reader.start()
+
+    def _repeated_messages(self, limit: int) -> list[ReceivedMessage]:
+        """Take messages that were negatively acknowledged, if they may still be acknowledged here."""
+        messages: list[ReceivedMessage] = []
+        while self._again and len(messages) < limit:
+            (reader, lease, offset), message = self._again.popitem(last=False)
+            if reader.holds(lease) and offset in reader.window_of(lease):
+                messages.append(message)
+        return messages
+
+    def _next_messages(self, limit: int) -> list[ReceivedMessage]:
+        """Take messages of the segment that waits for longest, as far as the window allows."""
+        limit = min(limit, self._most - sum(reader.unacknowledged for reader in self._readers.values()))
+        for topic, reader in list(self._readers.items()):
+            if limit <= 0 or not reader.batches:
+                continue
+            batch = reader.batches[0]
+            window, messages = reader.window_of(batch.lease), []
+            for message in batch.messages[batch.delivered : batch.delivered + limit]:
+                offset = message.offset() or 0
+                if len(window) and offset >= window.position + self._most:
+                    break
+                window.deliver(offset)
+                messages.append(ReceivedMessage(message, batch))
+            if not messages:
+                continue
+            batch.delivered += len(messages)
+            if batch.delivered == len(batch.messages):
+                reader.batches.popleft()
+            self._readers[topic] = self._readers.pop(topic)
+            self._changed.notify_all()
+            return messages
+        return []
+
+    def _reader_of(self, message: ReceivedMessage) -> QueueReader:
+        reader = message.batch.reader
+        assert isinstance(reader, QueueReader)
+        return reader
