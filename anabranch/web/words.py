@@ -5,7 +5,9 @@ Stage: under the templates and drawings.
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
+from typing import Any
 from urllib.parse import urlencode
 
 from schemas.ids import topic_parts
@@ -63,3 +65,43 @@ def link(path: str, **query: object) -> str:
     """An address of this page; what is None is left out."""
     parameters = {name: value for name, value in query.items() if value is not None and value != ""}
     return f"{path}?{urlencode(parameters)}" if parameters else path
+
+
+def observed(seen: str) -> str:
+    """Return what an executor saw of a decision's subject (`OutcomeRow.seen`, JSON) as a phrase; empty for nothing."""
+    try:
+        details = json.loads(seen or "{}")
+    except ValueError:
+        return seen
+    if not isinstance(details, dict):
+        return seen
+    phrases = [_phrase(name, value) for name, value in details.items()]
+    return ", ".join(phrase for phrase in phrases if phrase)
+
+
+def _phrase(name: str, value: Any) -> str:
+    if name == "segments" and isinstance(value, dict):
+        return ", ".join(f"segment {number} {_segment(segment)}" for number, segment in value.items())
+    if name == "topic" and value == "gone":
+        return "no such topic"
+    if name == "active":
+        return f"{value} active segments"
+    if name == "pruned" and isinstance(value, list):
+        return f"segment {_listed(value)} pruned" if value else ""
+    if name == "bundles":
+        return "" if value is None else f"{value} bundles in the namespace"
+    if name == "owner":
+        return f"owner {value}" if value else "no owner"
+    text = json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return f"{name} {text}"
+
+
+def _segment(segment: Any) -> str:
+    if not isinstance(segment, dict):
+        return str(segment)
+    children = segment.get("children")
+    return str(segment.get("state", "")).lower() + (f" with children {_listed(children)}" if children else "")
+
+
+def _listed(values: list[Any]) -> str:
+    return " and ".join(str(value) for value in values)

@@ -10,6 +10,7 @@ from deltalake import write_deltalake
 
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
+from anabranch.web.words import observed
 from decisions.topic.layout import SegmentLayout
 from lake.brakes import BrakeReader
 from lake.tables import create_table
@@ -78,6 +79,33 @@ def test_page_shows_input_gates_and_outcome(lake):
     text = page(lake).get(f"/decision?id={decided}").text
     assert '<span class="good">applied</span>' in text
     assert "Approve</button>" not in text
+
+
+def test_timeline_says_what_was_seen_in_words(lake):
+    decided = id_of(lake)
+    parent = {"state": "SEALED", "range": "0000-ffff", "children": [1, 2]}
+    seen = json.dumps({"epoch": 2, "active": 2, "segments": {"0": parent}, "pruned": []})
+    row = outcome(decided, "applied", 1, subject=NAMES[0], at=WHEN, day=WHEN.date())
+    write(lake, row.model_copy(update={"seen": seen}))
+    text = page(lake).get(f"/decision?id={decided}").text
+    assert "saw epoch 2, 2 active segments, segment 0 sealed with children 1 and 2" in text
+    assert "{&#34;epoch&#34;:2" not in text
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ("", ""),
+        ("{}", ""),
+        ('{"topic":"gone"}', "no such topic"),
+        ('{"cluster":"west","owner":null,"bundles":4}', "cluster west, no owner, 4 bundles in the namespace"),
+        ('{"pruned":[3],"would":"split segment 3"}', "segment 3 pruned, would split segment 3"),
+        ("no json", "no json"),
+        ("[1]", "[1]"),
+    ],
+)
+def test_anything_seen_has_words(seen, words):
+    assert observed(seen) == words
 
 
 def test_approval_recorded_once_with_reason_and_name(lake):

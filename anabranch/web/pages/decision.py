@@ -20,7 +20,7 @@ from anabranch.safeguards.commands import judge, read_reason
 from anabranch.web.asking import PageNotFound, actor, turn
 from anabranch.web.guard import BadForm, allows, demand, read_form
 from anabranch.web.templating import render
-from anabranch.web.words import link
+from anabranch.web.words import link, observed
 from decisions.autoscale.answers import Answer
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PolicyError, read_policy
@@ -217,11 +217,12 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[DecisionStep], SafeguardAct 
         kind = {"applied": "good", "failed": "bad", "rejected": "bad", "intent": ""}.get(outcome["status"], "warn")
         call = "" if not outcome["attempt"] else f", call {outcome['attempt']}"
         why = f": {outcome['error']}" if outcome["error"] else ""
+        saw = observed(outcome["seen"])
         steps.append(
             DecisionStep(
                 outcome["at"],
                 outcome["status"],
-                f"{outcome['executor']}, mode {outcome['mode']}{call}{why}; saw {outcome['seen']}",
+                f"{outcome['executor']}, mode {outcome['mode']}{call}{why}{saw and f'; saw {saw}'}",
                 kind,
             )
         )
