@@ -40,6 +40,10 @@ class BoundedParser(h11.Connection):
                 raise h11.RemoteProtocolError(REASONS[self.fault])
         return super().next_event()
 
+    def drop_data(self) -> None:
+        """Free the bytes that have come and are not parsed; none of them will be."""
+        self._receive_buffer = type(self._receive_buffer)()
+
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _BLANKS = re.compile(rb"[ \t]{%d}" % (MAX_BLANKS + 1))

@@ -37,6 +37,8 @@ TRUST: Final = "anabranch.trust"
 """Key of `state` in the ASGI scope: `ConnectionCounts.trust` of the connection, for the name of a client."""
 CLIENT_LEFT: Final = "anabranch.client_left"
 """Key of `state` in the ASGI scope: a future that is done when the connection is lost."""
+READ_BYTES = 65_536
+"""Taken from a connection at once: as much of it waits in memory beside the request that is being answered."""
 MAX_MESSAGE_BYTES = 65_536
 """Of one message of a WebSocket; no command is as long, and what has come of one waits in memory for the rest."""
 MAX_FRAMES = 1_000
@@ -84,6 +86,9 @@ class BoundedHttp(H11Protocol):
         super().connection_made(transport)
         self._number = transport.get_extra_info("socket").fileno()
         self.counts.greet(self._number, transport.abort)
+        # asyncio's own would be four times as much. With TLS the transport has no such bound.
+        if hasattr(transport, "max_size"):
+            transport.max_size = READ_BYTES
         self._follow()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -95,6 +100,18 @@ class BoundedHttp(H11Protocol):
         self._client_left.set_result(None)
         self._drop_deadline()
         self.resume_writing()
+        self._forget_requests()
+
+    def _forget_requests(self) -> None:
+        """Free what has come over the connection, which is lost.
+
+        It refers to itself in several ways. The garbage collector would free it after many more connections: it counts
+        objects and no bytes.
+        """
+        self.conn.drop_data()
+        self._late = self.timeout_keep_alive_task = None
+        self.app_state, self.headers = {}, []
+        self.cycle = self.scope = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -114,6 +131,7 @@ class BoundedHttp(H11Protocol):
         self._drop_deadline()
         self._unset_keepalive_if_required()
         self.transport.pause_reading()
+        self.conn.drop_data()
         self._late = self.loop.call_later(wait, refuse)
 
     def pause_writing(self) -> None:
@@ -150,6 +168,7 @@ class BoundedHttp(H11Protocol):
             self._refuse_in_time(lambda: self._refuse(431))
         else:
             super().handle_websocket_upgrade(event)
+            self.conn.drop_data()
 
     def _trust(self, client: str) -> bool:
         return self._number is None or self.counts.trust(self._number, client)
@@ -210,6 +229,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """See `asyncio.Protocol`."""
         super().connection_lost(exc)
         self.app_state[CLIENT_LEFT].set_result(None)
+        self.conn.reader.discard()
+        self.frames = []
 
     async def send(self, message: Any) -> None:
         """Drop the refusal of a handshake whose client has broken the connection while it waited."""
