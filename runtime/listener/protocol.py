@@ -130,8 +130,8 @@ class BoundedHttp(H11Protocol):
             return
         self._drop_deadline()
         self._unset_keepalive_if_required()
-        self.transport.pause_reading()
         self.conn.drop_data()
+        self.transport.pause_reading()
         self._late = self.loop.call_later(wait, refuse)
 
     def pause_writing(self) -> None:
