@@ -52,13 +52,17 @@ schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/ga
 	@$(BIN)/python -m tests.docs.pip_pages
 	@$(BIN)/python -m deploy.generate
 
-lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and conf/bootstrap.lock and conf/tools.lock: what installs it and what tests run
+lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and the locks of conf/ (set-up, tools of tests) and deploy/ (images)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
 	    --no-header --no-annotate conf/bootstrap.in -o conf/bootstrap.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade --no-deps \
 	    --no-header --no-annotate conf/tools.in -o conf/tools.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --extra dev --extra job --upgrade \
 	    --no-header --no-annotate pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --constraint requirements.lock \
+	    --no-header --no-annotate pyproject.toml -o deploy/app.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --constraint requirements.lock \
+	    --extra job --no-header --no-annotate pyproject.toml -o deploy/job.lock
 
 clean:  ## remove the virtual environment and all caches; state stays
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info build

@@ -60,6 +60,26 @@ def test_compose_sets_settings_that_load(tmp_path):
         assert service["read_only"], name
 
 
+def pins(lock: Path) -> set[str]:
+    """The packages of a lock file, each with its version, marker and hashes."""
+    return set(re.split(r"\n(?=\S)", lock.read_text().strip()))
+
+
+def test_images_hold_packages_of_the_lock():
+    app, job, everything = (pins(DEPLOY / name) for name in ("app.lock", "job.lock", "../requirements.lock"))
+    assert app < job < everything
+    assert not [pin for pin in job if pin.startswith(("pytest", "mypy", "selenium"))]
+
+
+def test_images_install_nothing_without_a_hash():
+    lines = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ").splitlines()
+    installs = re.findall(r"pip install [^&\n]*", "\n".join(line for line in lines if line.startswith("RUN ")))
+    assert len(installs) == 4
+    assert [command for command in installs if "--require-hashes" not in command] == [
+        "pip install --no-cache --no-deps ./anabranch-*.whl"
+    ]
+
+
 @pytest.mark.process
 def test_containerfile_is_clean():
     hadolint = installed_program("hadolint") or pytest.skip("hadolint is not installed, and is fetched for Linux only")

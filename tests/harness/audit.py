@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 HOME = Path(__file__).parents[2]
-LOCKS = ("requirements.lock", "conf/bootstrap.lock", "conf/tools.lock")
+LOCKS = ("requirements.lock", "conf/bootstrap.lock", "conf/tools.lock", "deploy/app.lock", "deploy/job.lock")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;\\]+)")
 
 

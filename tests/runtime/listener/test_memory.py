@@ -33,7 +33,7 @@ async def answer_at_the_end(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer no request, and accept a WebSocket, until the client has left."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.accept"})
-    await scope["state"][CLIENT_LEFT]
+    await asyncio.wait({scope["state"][CLIENT_LEFT]})
 
 
 @contextlib.contextmanager
@@ -45,7 +45,9 @@ def listening() -> Iterator[tuple[int, set[Any]]]:
 
 def bytes_of(connection: Any) -> int:
     """Bytes that have come over a connection and are not parsed."""
-    return len(connection.conn.reader.buffer if hasattr(connection.conn, "reader") else connection.conn.trailing_data[0])
+    return len(
+        connection.conn.reader.buffer if hasattr(connection.conn, "reader") else connection.conn.trailing_data[0]
+    )
 
 
 def is_waiting(transport: asyncio.Transport) -> bool:
