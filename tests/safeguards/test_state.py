@@ -8,9 +8,11 @@ import pytest
 from deltalake import write_deltalake
 
 from anabranch.safeguards import commands as acting
+from anabranch.safeguards import state
 from anabranch.safeguards.state import OPEN_DAYS, known_decisions, replacement_of, standing
 from lake.brakes import ALL, BrakeLog, SafeguardAct
-from lake.tables import create_lake
+from lake.files import table_path
+from lake.tables import create_lake, read_columns
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DECISIONS, OUTCOMES, WAITS, DecisionRow, OutcomeRow, WaitRow
 
@@ -141,3 +143,27 @@ def test_a_race_reads_the_brakes_alone_again(lake, monkeypatch):
     monkeypatch.setattr(acting, "utc_now", now)
     judged = acting.judge(lake, "approve", ["waits"], "fine", "ann", 3600)
     assert ([act.number for act in judged.written], len(races), len(reads)) == ([2], 2, 1)
+
+
+def test_old_ended_decisions_are_not_read(lake, monkeypatch):
+    """An emergency command costs as much after a year as after a day: rows are counted, not time."""
+    ended = [(f"ended-{number}", (20 + number % 9) * DAY) for number in range(300)]
+    history = {
+        DECISIONS: [decision(name, age) for name, age in ended],
+        OUTCOMES: [step(name, status, age) for name, age in ended for status in ("intent", "applied")],
+        WAITS: [wait(name, age) for name, age in ended],
+    }
+    for table, some in history.items():
+        write_deltalake(table_path(lake, table), to_arrow(table, some), mode="append")
+    read = []
+
+    def counting(*asked):
+        rows = read_columns(*asked)
+        read.append(len(rows))
+        assert "inputs" not in rows.column_names
+        return rows
+
+    monkeypatch.setattr(state, "read_columns", counting)
+    assert standing(lake, NOW - 10 * DAY, NOW - MINUTE, NOW).open == 3
+    assert replacement_of(lake, known_decisions(lake, ["begun"])["begun"]) == "waits"
+    assert 0 < sum(read) < 40, read

@@ -14,6 +14,8 @@ from schemas.tables.rows import BATCHES, BRAKES, DECISIONS, EVENTS, HOLDS, OUTCO
 
 SKEW = timedelta(minutes=1)
 """Longest lag of an executor's clock behind the job's."""
+HEARD_WITHIN = timedelta(minutes=10)
+"""An end that is older, and that the job has not recorded, is one that it has not heard of."""
 _BY_BATCH = (DECISIONS, HOLDS, EVENTS, SEGMENT_LOAD)
 _OWN_TIME = {**RECORDED_BY, BATCHES.name: "batch_at"}
 """The column that a row's `day` is of."""
@@ -68,11 +70,13 @@ def _of_decisions() -> Iterator[AgreementRule]:
     yield AgreementRule(
         "ended otherwise",
         OUTCOMES,
-        (OUTCOMES, EVENTS),
+        (OUTCOMES, EVENTS, BATCHES),
+        # Where two lakes share one Kafka, the job may record the other executor's end of the same decision first.
         "SELECT o.decision_id, min(o.subject) AS subject, min(o.status) AS status, min(e.cause) AS heard "
         "FROM outcomes o JOIN events e ON e.decision_id = o.decision_id AND e.type = 'outcome' "
         "WHERE o.status <> 'intent' GROUP BY o.decision_id "
-        "HAVING max(CASE WHEN o.status = e.cause THEN 1 ELSE 0 END) = 0 ORDER BY o.decision_id",
+        "HAVING max(CASE WHEN o.status = e.cause THEN 1 ELSE 0 END) = 0 AND max(o.at) < "
+        f"(SELECT max(batch_at) FROM batches) - INTERVAL '{HEARD_WITHIN.seconds} seconds' ORDER BY o.decision_id",
         "decision {decision_id} of {subject} ended as `{status}`, and the job has recorded `{heard}`",
     )
     first = "SELECT decision_id, min(decided_at) AS decided_at FROM decisions GROUP BY decision_id"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.history.check.agreement import rules
+from anabranch.history.check.agreement import HEARD_WITHIN, rules
 from anabranch.history.check.findings import Findings
 from anabranch.history.check.layouts import unknown_layouts
 from anabranch.history.check.numbers import Numbered, gaps
@@ -35,8 +35,6 @@ from schemas.tables.rows import (
 
 STUCK_SECONDS = 4500.0
 """Age of an open decision on which no executor acts any more, as the settings are delivered."""
-HEARD_WITHIN = timedelta(minutes=10)
-"""An end that is older, and that the job has not recorded, is one that it has not heard of."""
 ANNOUNCED_FOR = timedelta(days=1)
 """For so long at least an executor announces an end that the job has not recorded."""
 READ_FIRST = (BATCHES, OUTCOMES, WAITS, BRAKES, ALERTS, HOLDS, SEGMENT_LOAD, DEAD_LETTERS, EVENTS, DECISIONS)

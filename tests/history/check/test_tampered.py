@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from anabranch.cli.main import cli
+from anabranch.history.check.agreement import HEARD_WITHIN
 from anabranch.history.check.checking import check_lake
 from lake.files import table_path
 from schemas.tables.arrow import to_arrow
@@ -70,6 +71,16 @@ def test_decision_that_ended_two_ways_is_found(copy):
 def test_end_other_than_the_job_recorded_is_found(copy, status):
     change(copy, OUTCOMES, applied, status=status)
     assert found(copy) == {("outcomes", "ended otherwise"): 1}
+
+
+@pytest.mark.parametrize(("age", "findings"), [(HEARD_WITHIN / 2, 0), (2 * HEARD_WITHIN, 1)], ids=["new", "old"])
+def test_end_of_another_lake_may_be_heard_first(copy, age, findings):
+    """Two lakes on one Kafka decide the same: the own end is announced, and the job has not recorded it yet."""
+    at = max(row["batch_at"] for row in rows(copy, BATCHES).to_pylist()) - age
+    ended = max(filter(applied, rows(copy, OUTCOMES).to_pylist()), key=lambda row: row["at"])["decision_id"]
+    change(copy, OUTCOMES, lambda row: applied(row) and row["decision_id"] == ended, at=at, day=at.date())
+    change(copy, EVENTS, lambda row: (row["type"], row["decision_id"]) == ("outcome", ended), cause="superseded")
+    assert found(copy).get(("outcomes", "ended otherwise"), 0) == findings
 
 
 def test_outcome_before_its_decision_is_found(copy):
