@@ -32,7 +32,7 @@ GuideTable: TypeAlias = tuple[str, int, tuple[str, ...]]
 GUIDE_COLUMNS: tuple[GuideTable, ...] = (
     ("shapes", 1, ("splits", "merges", "reversals", "min over", "segment-h", "slack %", "clients moved")),
     ("fleet", 1, ("splits", "merges", "reversals", "segment-hours", "minutes over")),
-    ("weeks", 2, ("reversals", "segment-h", "x oracle", "slack %", "min over", "clients moved")),
+    ("weeks", 2, ("reversals", "segment-h", "least h", "x oracle", "slack %", "min over", "least over", "clients moved")),
 )
 """Of each table: its name, how many columns name its rows, and the columns with figures that the guide has."""
 FLEET_HEADS = {
@@ -64,7 +64,8 @@ def _row(shape: str, profile: str, counts: dict[str, float]) -> str:
     return f"| {shape} | {profile} | {' | '.join(f'{counts[key]:,.0f}' for key in FLEET_HEADS)} |"
 
 
-def _series(text: str) -> Series:
+def read_trace(text: str) -> Series:
+    """Read `FILE.csv`, `FILE.csv@DAYS` or `FILE.csv@DAYS@PERCENTILE`."""
     name, *options = text.split("@")
     days, percentile = (
         float(options[index]) if len(options) > index else default for index, default in enumerate((14, 100))
@@ -120,7 +121,7 @@ def main(series: Sequence[str], seeds: int, topics: int, processes: int) -> None
     parts = {"about": about, "shapes": shapes_text(list(table(range(1, seeds + 1), processes)))}
     parts["fleet"] = fleet_text(topics, processes)
     if series:
-        parts["weeks"] = weeks_text(list(weeks([_series(text) for text in series], [1], processes)))
+        parts["weeks"] = weeks_text(list(weeks([read_trace(text) for text in series], [1], processes)))
     page = PAGE.read_text()
     for part, text in parts.items():
         page = _written(page, part, text)

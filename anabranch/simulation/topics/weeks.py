@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from anabranch.simulation.topics.bounds import halving_bound, levels
 from anabranch.simulation.topics.outcome import Outcome
 from anabranch.simulation.topics.run import simulate
-from anabranch.simulation.topics.timeline import STEP_MS
-from anabranch.simulation.topics.traces import Series, TraceDemand
+from anabranch.simulation.topics.timeline import STEP_MS, Floats
+from anabranch.simulation.topics.traces import Series, TraceDemand, zipf_profile
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.metadata import Profile
 
@@ -24,7 +25,19 @@ THRESHOLD = 10_000.0
 """Messages a second: `splitMsgRateInThreshold` of both profiles."""
 CLIENTS = 11
 """Of a segment: ten producers and a consumer, which reconnect when it is sealed."""
-HEADS = ("splits", "merges", "reversals", "segment-h", "x oracle", "min over", "slack %", "clients moved", "most")
+HEADS = (
+    "splits",
+    "merges",
+    "reversals",
+    "segment-h",
+    "least h",
+    "x oracle",
+    "min over",
+    "least over",
+    "slack %",
+    "clients moved",
+    "most",
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,9 @@ class WeeksRow:
     """1 - load / capacity."""
     clients_moved: int
     most_segments: int
+    least_hours: float
+    """Lower bound of policies that only halve ranges (`anabranch.simulation.topics.bounds`)."""
+    least_minutes_over: float
 
     def to_json(self) -> dict[str, object]:
         """Return the row for scripts."""
@@ -68,7 +84,8 @@ def weeks(
         )
         for exponent in EXPONENTS:
             indices = [index for index, (exponent_of_keys, _) in enumerate(keys) if exponent_of_keys == exponent]
-            yield from (_row(recorded, exponent, name, outcomes[name], indices) for name in PROFILES)
+            least = np.mean([halving_bound(recorded, zipf_profile(*keys[index])) for index in indices], axis=0)
+            yield from (_row(recorded, exponent, name, outcomes[name], indices, least) for name in PROFILES)
     progress(len(series), len(series))
 
 
@@ -77,13 +94,13 @@ def static_and_oracle(series: Series) -> tuple[float, float, float]:
 
     Static has the peak's segments all the time, the oracle ceil(load) segments at each instant.
     """
-    load = np.interp(np.arange(series.at[0], series.at[-1], STEP_MS), series.at, series.values)
+    load = levels(series)
     hours = STEP_MS / 3_600_000
     needed = np.maximum(np.ceil(load - 1e-9), 1.0)
     return float(needed.max() * len(load)) * hours, float(needed.sum()) * hours, float(load.sum()) * hours
 
 
-def _row(series: Series, exponent: float, profile: str, outcome: Outcome, indices: Sequence[int]) -> WeeksRow:
+def _row(series: Series, exponent: float, profile: str, outcome: Outcome, indices: Sequence[int], least: Floats) -> WeeksRow:
     static, oracle, load = static_and_oracle(series)
     chosen = np.array(indices)
     splits, merges = outcome.splits[chosen].mean(), outcome.merges[chosen].mean()
@@ -102,6 +119,7 @@ def _row(series: Series, exponent: float, profile: str, outcome: Outcome, indice
         1 - load / hours,
         round(outcome.sealed[chosen].mean()) * CLIENTS,
         int(outcome.most_segments[chosen].max()),
+        *least.tolist(),
     )
 
 
@@ -115,8 +133,10 @@ def as_text(rows: Sequence[WeeksRow]) -> str:
             f"{row.merges:,}",
             f"{row.reversals:,}",
             f"{row.segment_hours:,.0f}",
+            f"{row.least_hours:,.0f}",
             f"{row.segment_hours / row.oracle_hours:.2f}",
             f"{row.minutes_over:,.1f}",
+            f"{row.least_minutes_over:,.1f}",
             f"{100 * row.slack:.0f}",
             f"{row.clients_moved:,}",
             f"{row.most_segments}",

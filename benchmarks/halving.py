@@ -1,0 +1,70 @@
+"""Bounds of the goals for weeks of demand: what foresight reaches, and what merges across halves would add.
+
+Run as `python -m benchmarks.halving FILE.csv@DAYS@PERCENTILE…`; not part of `make bench`. Keys as in
+`anabranch.simulation.topics.weeks`, seed 1. Figures are cited in docs/profiles.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import numpy as np
+
+from anabranch.simulation.topics.bounds import fewest_halves, levels
+from anabranch.simulation.topics.timeline import STEP_MS, Floats
+from anabranch.simulation.topics.traces import zipf_profile
+from anabranch.simulation.topics.weeks import EXPONENTS
+from benchmarks.profiles import read_trace
+
+STEP_HOURS = STEP_MS / 3_600_000
+ALLOWED_STEPS = 3_600_000 // STEP_MS
+"""Of an hour over the threshold."""
+GRAINS = (8, 16, 32, 64)
+HEADS = ("oracle", "halves", "an hour over", "least slack %", "least min over")
+
+
+def grain_hours(load: Floats, grain: int) -> tuple[float, int]:
+    """Return the fewest segment-hours of ranges of whole `grain`ths of the key space, and how often they change."""
+    pieces = np.maximum(np.floor(grain / np.maximum(load, 1e-9) + 1e-9), 1.0)
+    segments = np.ceil(grain / np.minimum(pieces, grain))
+    return float(segments.sum()) * STEP_HOURS, int(np.count_nonzero(np.diff(segments)))
+
+
+def merged_hours(load: Floats, headroom: float) -> float:
+    """Return the segment-hours of halves that are split above the threshold and joined below `headroom` of it.
+
+    With uniform keys, without any wait.
+    """
+    total = float(len(load))
+    for depth in range(int(np.ceil(np.log2(max(load.max(), 1.0))))):
+        part = load / 2**depth
+        known = np.where((part > 1) | (part < headroom), np.arange(len(load)), 0)
+        total += 2**depth * np.count_nonzero(part[np.maximum.accumulate(known)] > 1)
+    return total * STEP_HOURS
+
+
+@click.command()
+@click.argument("series", nargs=-1, required=True)
+def main(series: Sequence[str]) -> None:
+    """Print the bounds of each series."""
+    click.echo(f"| demand | keys | {' | '.join(HEADS)} |\n|---|---|{'---:|' * len(HEADS)}")
+    loads = {recorded.name: levels(recorded) for recorded in map(read_trace, series)}
+    for name, load in loads.items():
+        oracle = np.maximum(np.ceil(load - 1e-9), 1.0).sum() * STEP_HOURS
+        for exponent in EXPONENTS:
+            segments, is_over = fewest_halves(load, zipf_profile(exponent, 1))
+            hours = segments.sum() * STEP_HOURS
+            saved = np.sort(segments - 1)[-ALLOWED_STEPS:].sum() * STEP_HOURS
+            slack, minutes = 1 - load.sum() * STEP_HOURS / hours, is_over.sum() * STEP_HOURS * 60
+            cells = f"{oracle:,.0f} | {hours:,.0f} | {hours - saved:,.0f} | {100 * slack:.0f} | {minutes:,.1f}"
+            click.echo(f"| {name} | {f'Zipf {exponent:g}' if exponent else 'uniform'} | {cells} |")
+    for name, load in loads.items():
+        click.echo(f"\n{name}, uniform keys; halves joined below 90 %: {merged_hours(load, 0.9):,.0f} segment-hours")
+        for grain in (grain for grain in GRAINS if grain >= load.max()):
+            hours, changes = grain_hours(load, grain)
+            click.echo(f"  ranges of whole {grain}ths: {hours:,.0f} segment-hours, {changes:,} changes")
+
+
+if __name__ == "__main__":
+    main()
