@@ -13,7 +13,6 @@ Calls may come from any thread.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -21,11 +20,12 @@ from typing import Any
 
 from anabranch_client.config import check_consumer, split_settings
 from anabranch_client.controller import Controller
-from anabranch_client.errors import AssignmentLost, ClientClosed, SegmentUnreadable, TopicRemoved
+from anabranch_client.errors import AssignmentLost, TopicRemoved
 from anabranch_client.layout import Layout, LayoutSegment
 from anabranch_client.names import group_id
 from anabranch_client.queue_reader import QueueReader
 from anabranch_client.received import ConsumedSegment, ReceivedMessage
+from anabranch_client.segment_consumer import SegmentConsumer
 from anabranch_client.watch import LayoutWatch
 
 FIRST_LAYOUT_SECONDS = 30.0
@@ -35,11 +35,9 @@ MAX_SEALED_READERS = 16
 """Sealed segments that are read at once, oldest first: each needs a Kafka client."""
 TICK_SECONDS = 0.5
 """Longest wait before readers are looked at again."""
-CLOSE_SECONDS = 10.0
-"""Time allowed for the last commits."""
 
 
-class QueueConsumer:
+class QueueConsumer(SegmentConsumer[QueueReader]):
     """Unordered consumer with individual acknowledgement; `close` it, or use it as a context manager."""
 
     def __init__(
@@ -53,19 +51,15 @@ class QueueConsumer:
 
         `config`: as for confluent-kafka, with `anabranch.controller.url`.
         """
+        super().__init__()
         settings, self._kafka = split_settings(config)
         check_consumer(self._kafka)
         self.subscription, self._most = subscription, max_unacknowledged
-        self._changed = threading.Condition()
-        self._readers: dict[str, QueueReader] = {}
-        """By Kafka topic; those that wait for longest come first."""
         self._finished: set[str] = set()
         """Kafka topics of sealed segments that are read."""
-        self._ending: list[QueueReader] = []
         self._again: OrderedDict[tuple[QueueReader, int, int], ReceivedMessage] = OrderedDict()
         """Negatively acknowledged messages by reader, lease and offset."""
         self._layout: Layout | None = None
-        self._is_paused = self._is_closed = False
         self._watch = LayoutWatch(Controller(settings), topic, self._wake_up)
         self.topic = self._watch.topic
         try:
@@ -76,16 +70,7 @@ class QueueConsumer:
             self.close()
             raise
 
-    def poll(self, timeout: float = -1) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds; below 0 it waits for ever."""
-        messages = self.consume(1, timeout)
-        return messages[0] if messages else None
-
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[ReceivedMessage]:
-        """Return up to `num_messages` as soon as there are some, or none after `timeout` seconds.
-
-        Raises `AnabranchError` when the consumer cannot go on.
-        """
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
         with self._changed:
             while True:
@@ -122,73 +107,12 @@ class QueueConsumer:
             self._again[reader, message.batch.lease, message.offset()] = message
             self._changed.notify_all()
 
-    def commit(self, timeout: float = -1) -> bool:
-        """Wait until the positions that acknowledgements allow are stored; return False if that takes longer.
-
-        Raises `AssignmentLost` if some never will be, because their segments were lost before.
-        """
-        with self._changed:
-            readers = [*self._readers.values(), *self._ending]
-            for reader in readers:
-                reader.hurry()
-            stored = self._changed.wait_for(
-                lambda: not any(reader.is_owner and reader.has_uncommitted for reader in readers),
-                None if timeout < 0 else timeout,
-            )
-            lost = [reader for reader in readers if reader.unstored]
-            for reader in lost:
-                reader.unstored = False
-        if lost:
-            raise AssignmentLost([reader.segment.segment_id for reader in lost])
-        return stored
-
-    def pause(self) -> None:
-        """Deliver nothing until `resume`."""
-        with self._changed:
-            self._is_paused = True
-
-    def resume(self) -> None:
-        """Deliver again."""
-        with self._changed:
-            self._is_paused = False
-            self._changed.notify_all()
-
-    def assignment(self) -> list[int]:
-        """Return the ids of the segments that Kafka has given to this consumer."""
-        with self._changed:
-            return sorted(reader.segment.segment_id for reader in self._readers.values() if reader.is_owner)
-
-    def close(self) -> None:
-        """Store what was acknowledged and leave all segments. Idempotent."""
-        with self._changed:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            readers = [*self._readers.values(), *self._ending]
-            for reader in readers:
-                reader.release()
-            self._changed.notify_all()
-        end = time.monotonic() + CLOSE_SECONDS
-        for reader in readers:
-            reader.join(max(end - time.monotonic(), 0))
+    def _end_session(self) -> None:
         self._watch.close()
-
-    def __enter__(self) -> QueueConsumer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _wake_up(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClientClosed("this consumer is closed; make another")
-        for reader in self._readers.values():
-            if reader.error is not None:
-                raise SegmentUnreadable(reader.segment.kafka_topic, str(reader.error))
 
     def _follow_layout(self) -> None:
         """Begin with the segments of the newest layout, and leave those that are read or pruned."""
@@ -203,11 +127,8 @@ class QueueConsumer:
             self._finished.add(topic)
         segments = {segment.kafka_topic: segment for segment in layout.segments.values()}
         self._finished &= segments.keys()
-        self._ending = [reader for reader in self._ending if not reader.has_ended or reader.unstored]
         for topic in self._readers.keys() - segments.keys():
-            reader = self._readers.pop(topic)
-            reader.release()
-            self._ending.append(reader)
+            self._end(self._readers[topic])
         self._layout = layout
         for topic, reader in self._readers.items():
             reader.is_sealed = not segments[topic].is_active
@@ -224,8 +145,7 @@ class QueueConsumer:
         consumed = ConsumedSegment(segment.id, topic, group_id(topic, self.subscription))
         reader = QueueReader(consumed, self._kafka, self._changed)
         reader.is_sealed = not segment.is_active
-        self._readers[topic] = reader
-        reader.start()
+        self._begin(reader)
 
     def _repeated_messages(self, limit: int) -> list[ReceivedMessage]:
         """Take messages that were negatively acknowledged, if they may still be acknowledged here."""

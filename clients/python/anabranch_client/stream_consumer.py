@@ -19,29 +19,28 @@ Calls may come from any thread. Callbacks run in the thread that calls `poll` or
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from typing import Any
 
 from anabranch_client.config import check_consumer, split_settings
 from anabranch_client.consumer_session import ConsumerSession, Registration
 from anabranch_client.controller import Controller
-from anabranch_client.errors import AnabranchError, AssignmentLost, ClientClosed, SegmentUnreadable
+from anabranch_client.errors import AnabranchError, AssignmentLost
 from anabranch_client.names import full_name, group_id, kafka_topic_of
 from anabranch_client.received import Batch, ConsumedSegment, ReceivedMessage
+from anabranch_client.segment_consumer import CLOSE_SECONDS, SegmentConsumer
 from anabranch_client.segment_reader import SegmentReader
 
 Rebalanced = Callable[["StreamConsumer", list[int]], None]
 """Callback with the ids of the segments that came or go."""
 REVOKE_SECONDS = 5.0
 """Time that `on_revoke` has to acknowledge before its segments are left anyhow."""
-CLOSE_SECONDS = 10.0
-"""Time allowed for the last commits and the goodbye."""
 
 
-class StreamConsumer:
+class StreamConsumer(SegmentConsumer[SegmentReader]):
     """Ordered consumer with cumulative acknowledgement; `close` it, or use it as a context manager."""
 
     def __init__(
@@ -60,14 +59,11 @@ class StreamConsumer:
         subscription; keep it across restarts. `on_revoke` may still acknowledge; after `on_lost` the
         unacknowledged messages of those segments belong to others.
         """
+        super().__init__()
         settings, self._kafka = split_settings(config)
         check_consumer(self._kafka)
         self.topic, self.subscription, self.name = full_name(topic), subscription, name
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
-        self._changed = threading.Condition()
-        self._readers: dict[int, SegmentReader] = {}
-        self._ending: list[SegmentReader] = []
-        """Readers that have been told to leave."""
         self._events: deque[tuple[str, list[SegmentReader]]] = deque()
         self._current: Batch | None = None
         self._delivered: dict[SegmentReader, tuple[int, int]] = {}
@@ -75,21 +71,11 @@ class StreamConsumer:
         self._acknowledged: Batch | None = None
         """Batch whose earlier positions are acknowledged already."""
         self._failure: AnabranchError | None = None
-        self._is_paused = self._is_closed = False
         registration = Registration(self.topic, subscription, name)
         self._session = ConsumerSession(Controller(settings), registration, self._adopt_assignment, self._fail)
         self._session.start()
 
-    def poll(self, timeout: float = -1) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds; below 0 it waits for ever."""
-        messages = self.consume(1, timeout)
-        return messages[0] if messages else None
-
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[ReceivedMessage]:
-        """Return up to `num_messages` as soon as there are some, or none after `timeout` seconds.
-
-        Raises a `AnabranchError` when the consumer cannot go on.
-        """
         end = None if timeout < 0 else time.monotonic() + timeout
         while True:
             self._call_back()
@@ -114,67 +100,10 @@ class StreamConsumer:
             if not batch.reader.acknowledge(batch.lease, message.offset() + 1):
                 raise AssignmentLost([batch.reader.segment.segment_id])
 
-    def commit(self, timeout: float = -1) -> bool:
-        """Wait until all acknowledgements are stored in Kafka; return False if that takes longer.
-
-        Raises `AssignmentLost` if some never will be, because their segments were lost before.
-        """
-        with self._changed:
-            readers = [*self._readers.values(), *self._ending]
-            for reader in readers:
-                reader.hurry()
-            stored = self._changed.wait_for(
-                lambda: not any(reader.is_owner and reader.has_uncommitted for reader in readers),
-                None if timeout < 0 else timeout,
-            )
-            lost = [reader for reader in readers if reader.unstored]
-            for reader in lost:
-                reader.unstored = False
-        if lost:
-            raise AssignmentLost([reader.segment.segment_id for reader in lost])
-        return stored
-
-    def pause(self) -> None:
-        """Deliver nothing until `resume`; the segments stay assigned."""
-        with self._changed:
-            self._is_paused = True
-
-    def resume(self) -> None:
-        """Deliver again."""
-        with self._changed:
-            self._is_paused = False
-            self._changed.notify_all()
-
-    def assignment(self) -> list[int]:
-        """Return the ids of the segments that this consumer owns at Kafka now."""
-        with self._changed:
-            return sorted(id for id, reader in self._readers.items() if reader.is_owner)
-
     @property
     def is_connected(self) -> bool:
         """Return whether the controller is connected; without it the last assignment is in force."""
         return self._session.is_connected
-
-    def close(self) -> None:
-        """Store what was acknowledged, leave all segments and the subscription. Idempotent."""
-        with self._changed:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            readers = [*self._readers.values(), *self._ending]
-            for reader in readers:
-                reader.release()
-            self._changed.notify_all()
-        end = time.monotonic() + CLOSE_SECONDS
-        for reader in readers:
-            reader.join(max(end - time.monotonic(), 0))
-        self._session.close(CLOSE_SECONDS)
-
-    def __enter__(self) -> StreamConsumer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _is_ready(self) -> bool:
         if self._is_interrupted():
@@ -194,11 +123,10 @@ class StreamConsumer:
     def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        for reader in self._readers.values():
-            if reader.error is not None:
-                raise SegmentUnreadable(reader.segment.kafka_topic, str(reader.error))
-        if self._is_closed:
-            raise ClientClosed("this consumer is closed; make another")
+        super()._check_open()
+
+    def _end_session(self) -> None:
+        self._session.close(CLOSE_SECONDS)
 
     def _next_messages(self, limit: int) -> list[ReceivedMessage]:
         """Take messages of one batch: the current one, or the next of the segment that waits for longest."""
@@ -207,12 +135,12 @@ class StreamConsumer:
             self._current = reader.batches.popleft()
             self._current.earlier = dict(self._delivered)
             # Round robin: the segment goes to the end of the queue.
-            self._readers[reader.segment.segment_id] = self._readers.pop(reader.segment.segment_id)
+            self._readers[reader.segment.kafka_topic] = self._readers.pop(reader.segment.kafka_topic)
             self._changed.notify_all()
         batch = self._current
         assert batch is not None
         first, batch.delivered = batch.delivered, min(batch.delivered + limit, len(batch.messages))
-        messages = [ReceivedMessage(message, batch) for message in batch.messages[first : batch.delivered]]
+        messages = list(map(ReceivedMessage, batch.messages[first : batch.delivered], repeat(batch)))
         self._delivered[batch.reader] = batch.lease, messages[-1].offset() + 1
         return messages
 
@@ -220,41 +148,28 @@ class StreamConsumer:
         """Start readers of new segments and release those that were taken away."""
         life = assignment.get("topicCreatedAt")
         segments = {
-            int(item["segmentId"]): kafka_topic_of(item["underlyingTopicName"], life)
+            kafka_topic_of(item["underlyingTopicName"], life): int(item["segmentId"])
             for item in assignment["assignedSegments"]
         }
         with self._changed:
             if self._is_closed:
                 return
-            revoked = [
-                reader
-                for id, reader in self._readers.items()
-                if segments.get(id) != reader.segment.kafka_topic or reader.is_releasing
-            ]
+            revoked = [r for topic, r in self._readers.items() if topic not in segments or r.is_releasing]
             for reader in revoked:
-                del self._readers[reader.segment.segment_id]
-                self._release_reader(reader)
-            assigned = [self._start_reader(id, topic) for id, topic in segments.items() if id not in self._readers]
+                self._delivered.pop(reader, None)
+                self._end(reader, REVOKE_SECONDS if self._callbacks["revoke"] else 0)
+            assigned = [self._start_reader(id, topic) for topic, id in segments.items() if topic not in self._readers]
             self._queue_event("revoke", revoked)
             self._queue_event("assign", assigned)
 
     def _start_reader(self, segment_id: int, topic: str) -> SegmentReader:
         segment = ConsumedSegment(segment_id, topic, group_id(topic, self.subscription))
-        reader = SegmentReader(segment, self._kafka, self._changed, self._keeps_segment)
-        self._readers[segment_id] = reader
-        reader.start()
-        return reader
-
-    def _release_reader(self, reader: SegmentReader) -> None:
-        self._ending = [ending for ending in self._ending if not ending.has_ended or ending.unstored]
-        self._ending.append(reader)
-        self._delivered.pop(reader, None)
-        reader.release(REVOKE_SECONDS if self._callbacks["revoke"] else 0)
+        return self._begin(SegmentReader(segment, self._kafka, self._changed, self._keeps_segment))
 
     def _keeps_segment(self, reader: SegmentReader) -> bool:
         """Return whether a reader whose group is rebalanced joins again: only if the controller says so now."""
         self._queue_event("lost", [reader])
-        if self._readers.get(reader.segment.segment_id) is not reader:
+        if self._readers.get(reader.segment.kafka_topic) is not reader:
             return False
         return self._session.is_connected and not self._is_closed
 
