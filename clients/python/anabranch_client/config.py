@@ -121,6 +121,14 @@ _PRODUCER_NEEDS = {
     "delivery.report.only.error": ("false",),
 }
 """Values without which order or delivery would be lost, a seal would end the producer, or messages would never end."""
+PRODUCER_OPTIONS: dict[str, Any] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "allow.auto.create.topics": False,
+    "queue.buffering.max.messages": 0,
+    "queue.buffering.max.kbytes": 2_147_483_647,
+}
+"""Those of the producer's Kafka client; it bounds its memory itself."""
 _CONSUMER_NEEDS = {
     "enable.auto.commit": ("false",),
     "auto.offset.reset": ("earliest", "smallest", "beginning"),

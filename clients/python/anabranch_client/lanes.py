@@ -37,6 +37,9 @@ class LaneState(Enum):
     """The segment takes no messages any more: waiting for those in flight, and for its children."""
 
 
+_OPEN = LaneState.OPEN
+
+
 class Lane:
     """Messages of a segment."""
 
@@ -84,9 +87,13 @@ class Lanes:
 
     def submit(self, record: PendingMessage) -> None:
         """Send a message, or let it wait behind earlier ones of its key."""
-        lane = self._lane_of(record.hash)
+        hash = record.hash
+        if hash is None or self.blocked:
+            lane = self._lane_of(hash)
+        else:
+            lane = self._active[bisect_right(self._starts, hash) - 1]
         record.lane = lane
-        if lane.state is not LaneState.OPEN:
+        if lane.state is not _OPEN:
             lane.waiting.append(record)
         elif self._send(lane.segment, record):
             lane.in_flight += 1
@@ -97,7 +104,7 @@ class Lanes:
     def delivered(self, lane: Lane) -> None:
         """Count the end of a message in flight that needs nothing more."""
         lane.in_flight -= 1
-        if lane.state is not LaneState.OPEN and not lane.in_flight:
+        if lane.state is not _OPEN and not lane.in_flight:
             self.advance()
 
     def refuse(self, record: PendingMessage, error: DeliveryError) -> None:
@@ -106,7 +113,6 @@ class Lanes:
         If not, `error` is reported.
         """
         lane = record.lane
-        assert lane is not None
         lane.in_flight -= 1
         lane.refused.append((record, error))
         if lane.state is LaneState.OPEN:

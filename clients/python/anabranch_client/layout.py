@@ -14,6 +14,7 @@ from anabranch_client.names import full_name, segment_kafka_topic
 HASH_SPACE = 0x10000
 """Number of hashes: `0x0000..0xFFFF`."""
 _MASK = 0xFFFFFFFF
+MAX_CACHED_HASHES, MAX_CACHED_KEY_BYTES = 65_536, 128
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,18 @@ def _read_segment(topic: str, info: Mapping[str, Any], created_at_ms: int | None
 
 def _ids(ids: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(id) for id in ids)
+
+
+class KeyHashes(dict[bytes, int]):
+    """Cache of hashes: those of long keys are computed each time."""
+
+    def __missing__(self, key: bytes) -> int:
+        hash = key_hash(key)
+        if len(key) <= MAX_CACHED_KEY_BYTES:
+            if len(self) >= MAX_CACHED_HASHES:
+                self.clear()
+            self[key] = hash
+        return hash
 
 
 def key_hash(key: bytes) -> int:

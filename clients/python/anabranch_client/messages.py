@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from confluent_kafka import KafkaError, Message
+
 from anabranch_client.errors import AnabranchError
+from anabranch_client.names import PARTITION
 
 if TYPE_CHECKING:
     from anabranch_client.lanes import Lane
@@ -26,19 +29,41 @@ class MessagePosition(NamedTuple):
         return f"{self.created_at_ms}.{self.segment}.{self.offset}"
 
 
-@dataclass(frozen=True, slots=True)
 class DeliveryReport:
     """Report of a message: where it is stored, if it is."""
 
-    topic: str
+    __slots__ = ("key", "lane", "offset", "value")
     key: bytes | None
     value: bytes | None
-    segment: int
-    kafka_topic: str
-    partition: int
     offset: int | None
     """None for a message that was not stored, or whose acknowledgement was repeated without its offset."""
-    created_at_ms: int
+    lane: Lane
+    """Internal: lane of the last attempt to send it."""
+
+    @property
+    def topic(self) -> str:
+        """The scalable topic."""
+        return self.lane.layout.topic
+
+    @property
+    def segment(self) -> int:
+        """Id of the segment."""
+        return self.lane.segment.id
+
+    @property
+    def kafka_topic(self) -> str:
+        """Kafka topic of the segment."""
+        return self.lane.segment.kafka_topic
+
+    @property
+    def partition(self) -> int:
+        """Partition of the Kafka topic."""
+        return PARTITION
+
+    @property
+    def created_at_ms(self) -> int:
+        """Incarnation of the topic; 0 where the controller records none."""
+        return self.lane.layout.created_at_ms or 0
 
     @property
     def position(self) -> MessagePosition | None:
@@ -46,14 +71,21 @@ class DeliveryReport:
         return None if self.offset is None else MessagePosition(self.created_at_ms, self.segment, self.offset)
 
 
-OnDelivery: TypeAlias = Callable[[AnabranchError | None, DeliveryReport], Any]
+OnDelivery: TypeAlias = Callable[["AnabranchError | None", DeliveryReport], Any]
 """Called from `poll` and `flush` with the error, or None, and the report."""
 
 
-class PendingMessage:
-    """A message until its delivery is reported."""
+class PendingMessage(DeliveryReport):
+    """A message until its delivery is reported; then it is the report itself, as one more object would cost time."""
 
-    __slots__ = ("deadline", "hash", "headers", "key", "lane", "number", "on_delivery", "size", "timestamp", "value")
+    __slots__ = ("deadline", "error", "hash", "headers", "number", "on_delivery", "outcomes", "size", "timestamp")
+    number: int
+    """Order of acceptance by the producer."""
+    deadline: float
+    """Time after which it is given up, on the clock `time.monotonic`."""
+    size: int
+    outcomes: deque[tuple[PendingMessage, KafkaError | None]]
+    """Reports of librdkafka, in their order."""
 
     def __init__(
         self,
@@ -64,15 +96,19 @@ class PendingMessage:
         on_delivery: OnDelivery | None,
         hash: int | None,
     ) -> None:
-        self.key, self.value, self.headers, self.timestamp = key, value, headers, timestamp
-        self.on_delivery, self.hash = on_delivery, hash
-        self.number = 0
-        """Order of acceptance by the producer."""
-        self.deadline = float("inf")
-        """Time after which it is given up, on the clock `time.monotonic`."""
-        self.size = 0
-        self.lane: Lane | None = None
-        """Lane of the last attempt to send it."""
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp = timestamp
+        self.on_delivery = on_delivery
+        self.hash = hash
+        self.offset: int | None = None
+        self.error: AnabranchError | None = None
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        """Take the report of librdkafka: a function made for each message would cost more than this."""
+        self.offset = message.offset()
+        self.outcomes.append((self, error))
 
 
 def copied_headers(headers: Headers) -> Headers:

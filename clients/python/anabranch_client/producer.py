@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 
-from anabranch_client.config import ProducerSettings, kafka_client
+from anabranch_client.config import PRODUCER_OPTIONS, ProducerSettings, kafka_client
 from anabranch_client.controller import Controller
 from anabranch_client.errors import (
     ClientClosed,
@@ -29,7 +29,7 @@ from anabranch_client.errors import (
     discarded_error,
 )
 from anabranch_client.lanes import Lane, Lanes, LaneState
-from anabranch_client.layout import LayoutSegment, key_hash
+from anabranch_client.layout import KeyHashes, LayoutSegment
 from anabranch_client.messages import (
     Headers,
     OnDelivery,
@@ -44,7 +44,6 @@ from anabranch_client.watch import LayoutWatch
 
 OVERHEAD_BYTES = 500
 """Counted for each message beside its key, value and headers."""
-MAX_CACHED_HASHES, MAX_CACHED_KEY_BYTES = 65_536, 128
 TICK_SECONDS = 0.02
 """Longest wait in one call of librdkafka while messages wait for a layout or a probe."""
 PROBE_SECONDS = 0.5
@@ -52,13 +51,6 @@ PROBE_SECONDS = 0.5
 
 _REFUSALS = GONE | {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
 """Kafka's answers of a segment that is sealed, was sealed during the write, or was deleted since."""
-_FORCED: dict[str, Any] = {
-    "enable.idempotence": True,
-    "acks": "all",
-    "allow.auto.create.topics": False,
-    "queue.buffering.max.messages": 0,
-    "queue.buffering.max.kbytes": 2_147_483_647,
-}
 
 
 class Producer:
@@ -74,15 +66,17 @@ class Producer:
         self.topic = self._watch.topic
         try:
             layout = self._watch.first(timeout)
-            self._kafka = kafka_client(confluent_kafka.Producer, {**self._settings.kafka, **_FORCED})
+            self._kafka = kafka_client(confluent_kafka.Producer, {**self._settings.kafka, **PRODUCER_OPTIONS})
         except BaseException:
             self._watch.close()
             raise
         self._lock = threading.RLock()
-        self._reports = Reports(self._lock, self.topic)
+        self._reports = Reports(self._lock)
+        self._outcomes: deque[tuple[PendingMessage, KafkaError | None]] = deque()
+        """Reports of librdkafka."""
         self._lanes = Lanes(layout, self._send, self._reports.end_message)
         self._numbers = 0
-        self._hashes: dict[bytes, int] = {}
+        self._hashes = KeyHashes()
         self._probe: SealProbe | None = None
         self._probed: dict[str, float] = {}
         """Earliest time of the next probe, by Kafka topic: never before the last one is answered."""
@@ -101,25 +95,32 @@ class Producer:
 
         `timestamp` in milliseconds, 0: now. Raises `QueueFull` (a `BufferError`), `MessageTooLarge`, `TopicRemoved`.
         """
+        # Called for every message, so nothing is done here that the usual one does not need.
         key = key.encode() if isinstance(key, str) else key
         value = value.encode() if isinstance(value, str) else value
-        size = OVERHEAD_BYTES + len(key or b"") + len(value or b"") + size_of_headers(headers)
+        size = OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+        if headers:
+            size += size_of_headers(headers)
+            headers = copied_headers(headers)
+        reports, settings = self._reports, self._settings
         with self._lock:
-            if self._is_closed:
-                raise ClientClosed(f"the producer of {self.topic} is closed: create another one")
-            self._follow_layout()
-            if self._watch.layout is None:
-                raise (self._watch.error or TopicRemoved(self.topic)).with_traceback(None)
-            count, bytes = self._reports.count, self._reports.bytes
-            if count >= self._settings.max_messages or (count and bytes + size > self._settings.max_bytes):
-                raise QueueFull(f"{count} messages ({bytes} bytes) of {self.topic} wait for their reports: call poll")
-            hash = None if key is None else self._hash_of(key)
-            record = PendingMessage(key, value, copied_headers(headers), timestamp, on_delivery, hash)
-            record.size, record.number = size, self._numbers
-            record.deadline = time.monotonic() + self._settings.timeout_seconds
+            if self._is_closed or self._watch.layout is not self._lanes.layout:
+                self._check_open()
+            count = reports.count
+            if count >= settings.max_messages or (count and reports.bytes + size > settings.max_bytes):
+                raise QueueFull(
+                    f"{count} messages ({reports.bytes} bytes) of {self.topic} wait for their reports: call poll"
+                )
+            hash = None if key is None else self._hashes[key]
+            record = PendingMessage(key, value, headers, timestamp, on_delivery, hash)
+            record.outcomes = self._outcomes
+            record.size = size
+            record.number = number = self._numbers
+            record.deadline = time.monotonic() + settings.timeout_seconds
             self._lanes.submit(record)
-            self._numbers += 1
-            self._reports.accept_message(record)
+            self._numbers = number + 1
+            reports.count += 1
+            reports.bytes += size
 
     def poll(self, timeout: float = 0) -> int:
         """Call the reports that are due; return their number, 0 inside of a report.
@@ -173,7 +174,7 @@ class Producer:
 
     def __len__(self) -> int:
         """Number of messages that have not been reported."""
-        return self._reports.count
+        return self._reports.unreported
 
     def __enter__(self) -> Producer:
         return self
@@ -198,6 +199,7 @@ class Producer:
             if self._lanes.blocked:
                 # Perhaps nothing is in flight: wait for a layout or a probe.
                 self._kafka.poll(TICK_SECONDS / 4)
+        self._settle()
         return self._reports.call_due()
 
     def _flush_fully(self, timeout: float) -> Exception | None:
@@ -210,6 +212,14 @@ class Producer:
                 fault = raised
             else:
                 return fault
+
+    def _check_open(self) -> None:
+        """Follow the layout. Raises `ClientClosed`, `TopicRemoved`."""
+        if self._is_closed:
+            raise ClientClosed(f"the producer of {self.topic} is closed: create another one")
+        self._follow_layout()
+        if self._watch.layout is None:
+            raise (self._watch.error or TopicRemoved(self.topic)).with_traceback(None)
 
     def _follow_layout(self) -> None:
         """Take over the newest layout; end waiting messages if the topic was deleted."""
@@ -249,15 +259,11 @@ class Producer:
 
     def _send(self, segment: LayoutSegment, record: PendingMessage) -> bool:
         try:
-            self._kafka.produce(
-                segment.kafka_topic,
-                record.value,
-                record.key,
-                PARTITION,
-                on_delivery=partial(self._delivered, record),
-                timestamp=record.timestamp,
-                headers=record.headers,
-            )
+            if record.timestamp or record.headers:
+                more: Any = {"timestamp": record.timestamp, "headers": record.headers}
+                self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record, **more)
+            else:
+                self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record)
         except KafkaException as error:
             code = error.args[0].code()
             if code in GONE:
@@ -265,30 +271,18 @@ class Producer:
             raise delivery_error(error.args[0]) from error
         return True
 
-    def _delivered(self, record: PendingMessage, error: KafkaError | None, message: Message) -> None:
-        """Take a report of librdkafka."""
-        lane = record.lane
-        assert lane is not None
+    def _settle(self) -> None:
+        """Take librdkafka's reports, in their order."""
         with self._lock:
-            is_refused = error is not None and error.code() in _REFUSALS
-            if error is not None and is_refused and not self._is_closed:
-                self._lanes.refuse(record, delivery_error(error))
-                return
-            self._lanes.delivered(lane)
-            if error is None:
-                self._reports.end_message(record, None, message.offset())
-            else:
-                self._reports.end_message(record, discarded_error() if is_refused else delivery_error(error))
-
-    def _hash_of(self, key: bytes) -> int:
-        if len(key) > MAX_CACHED_KEY_BYTES:
-            return key_hash(key)
-        hash = self._hashes.get(key)
-        if hash is None:
-            if len(self._hashes) >= MAX_CACHED_HASHES:
-                self._hashes.clear()
-            hash = self._hashes[key] = key_hash(key)
-        return hash
+            while self._outcomes:
+                record, error = self._outcomes.popleft()
+                is_refused = error is not None and error.code() in _REFUSALS
+                if error is not None and is_refused and not self._is_closed:
+                    self._lanes.refuse(record, delivery_error(error))
+                    continue
+                self._lanes.delivered(record.lane)
+                failure = None if error is None else discarded_error() if is_refused else delivery_error(error)
+                self._reports.end_message(record, failure)
 
     def _timeout_error(self, lane: Lane) -> DeliveryError:
         return DeliveryTimeout(

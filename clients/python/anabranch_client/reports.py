@@ -10,21 +10,25 @@ import threading
 from collections import deque
 
 from anabranch_client.errors import AnabranchError
-from anabranch_client.messages import DeliveryReport, PendingMessage
-from anabranch_client.names import PARTITION
+from anabranch_client.messages import PendingMessage
+
+CHUNK = 100
+"""Most reports that are called before other threads see that they were: a lock for each would cost more than it."""
 
 
 class Reports:
     """Accepted messages until their reports are called; all but `call_due` needs the producer's lock."""
 
-    def __init__(self, lock: threading.RLock, topic: str) -> None:
-        self._lock, self._topic = lock, topic
-        self._ended: deque[tuple[PendingMessage, AnabranchError | None, int | None]] = deque()
-        """Messages whose reports have not been called, with error and offset."""
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._ended: deque[PendingMessage] = deque()
+        """Messages whose reports have not been called."""
         self._callers: set[int] = set()
         """Threads that are calling reports."""
+        self._calling = 0
+        """Number of messages whose reports are being called."""
         self.count = self.bytes = 0
-        """Accepted messages that have not been reported, and their size."""
+        """Accepted messages before their reports, and their size."""
 
     @property
     def is_calling(self) -> bool:
@@ -37,18 +41,19 @@ class Reports:
         return self.count - len(self._ended)
 
     @property
+    def unreported(self) -> int:
+        """Number of messages whose reports have not been called to the end."""
+        return self.count + self._calling
+
+    @property
     def awaited(self) -> int:
         """Number of messages that a flush waits for: inside of a report, others cannot be reported."""
-        return self.unfinished if self.is_calling else self.count
+        return self.unfinished if self.is_calling else self.unreported
 
-    def accept_message(self, record: PendingMessage) -> None:
-        """Count a message."""
-        self.count += 1
-        self.bytes += record.size
-
-    def end_message(self, record: PendingMessage, error: AnabranchError | None, offset: int | None = None) -> None:
+    def end_message(self, record: PendingMessage, error: AnabranchError | None = None) -> None:
         """End a message; its report follows."""
-        self._ended.append((record, error, offset))
+        record.error = error
+        self._ended.append(record)
 
     def call_due(self) -> int:
         """Call the reports that are due, unless this thread is inside of one; return their number."""
@@ -58,29 +63,30 @@ class Reports:
         self._callers.add(thread)
         try:
             while self._ended:
-                with self._lock:
-                    if not self._ended:
-                        break
-                    record, error, offset = self._ended.popleft()
-                    self.count -= 1
-                    self.bytes -= record.size
-                called += 1
-                if record.on_delivery is not None:
-                    record.on_delivery(error, self._delivery(record, offset))
+                called += self._call_chunk()
         finally:
             self._callers.discard(thread)
         return called
 
-    def _delivery(self, record: PendingMessage, offset: int | None) -> DeliveryReport:
-        lane = record.lane
-        assert lane is not None
-        return DeliveryReport(
-            self._topic,
-            record.key,
-            record.value,
-            lane.segment.id,
-            lane.segment.kafka_topic,
-            PARTITION,
-            offset if offset is not None and offset >= 0 else None,
-            lane.layout.created_at_ms or 0,
-        )
+    def _call_chunk(self) -> int:
+        """Call some reports; those behind one that raises are due again."""
+        with self._lock:
+            records = [self._ended.popleft() for _ in range(min(len(self._ended), CHUNK))]
+            size = sum([record.size for record in records])
+            self.count -= len(records)
+            self.bytes -= size
+            self._calling += len(records)
+        called = 0
+        try:
+            for record in records:
+                called += 1
+                if record.on_delivery is not None:
+                    record.on_delivery(record.error, record)
+        finally:
+            with self._lock:
+                self._calling -= len(records)
+                for record in reversed(records[called:]):
+                    self._ended.appendleft(record)
+                    self.count += 1
+                    self.bytes += record.size
+        return called

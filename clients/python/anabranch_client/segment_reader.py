@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 PARTITION = 0
 """The only partition of a segment's topic."""
-BATCH_MESSAGES = 500
-"""Messages of one batch."""
+BATCH_MESSAGES = 2_000
+"""Most messages of one batch."""
 MAX_BATCHES = 4
 """Batches that wait for the application before the reader stops fetching."""
 MAX_BATCH_BYTES = 8 * 1_048_576
@@ -97,8 +97,7 @@ class SegmentReader:
         self._hurry = self._is_paused = False
         self._last_commit = 0.0
         self._full_since: float | None = None
-        topic = segment.kafka_topic
-        own = {"group.id": segment.group, "client.id": topic[:200]}
+        own = {"group.id": segment.group, "client.id": segment.kafka_topic[:200]}
         self._consumer = kafka_client(Consumer, {**_GROUP_OPTIONS, **kafka, **own})
         self._thread = threading.Thread(target=self._run, name=f"segment {segment.segment_id}", daemon=True)
 
@@ -106,10 +105,9 @@ class SegmentReader:
         """Join the group."""
         self._thread.start()
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the end after `release`; return whether it came."""
+    def join(self, timeout: float) -> None:
+        """Wait for the end after `release`."""
         self._thread.join(timeout)
-        return not self._thread.is_alive()
 
     @property
     def is_releasing(self) -> bool:
@@ -144,10 +142,7 @@ class SegmentReader:
     def _run(self) -> None:
         try:
             self._consumer.subscribe(
-                [self.segment.kafka_topic],
-                on_assign=self._assigned,
-                on_revoke=self._revoked,
-                on_lost=self._lost,
+                [self.segment.kafka_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
             )
             while self._goes_on():
                 self._commit()
@@ -191,20 +186,21 @@ class SegmentReader:
         if not self._is_paused:
             self._consumer.pause(self._consumer.assignment())
             self._is_paused = True
-        self._add_messages(self._consumer.poll(0))
+        if (message := self._consumer.poll(0)) is not None:
+            self._add_messages([message])
         return False
 
     def _is_full(self) -> bool:
         return len(self.batches) >= MAX_BATCHES or sum(batch.size for batch in self.batches) >= MAX_BATCH_BYTES
 
     def _fetch_batch(self) -> None:
-        """Add the next batch: wait for one message, then take those that are here already."""
-        if (first := self._consumer.poll(POLL_SECONDS / 2)) is None:
-            return
+        """Add those messages that are here already, or wait for one."""
         lease = self.lease
-        more = self._consumer.consume(BATCH_MESSAGES - 1, 0)
-        if lease == self.lease:
-            self._add_messages(first, *more)
+        if not (messages := self._consumer.consume(BATCH_MESSAGES, 0)):
+            first = self._consumer.poll(POLL_SECONDS / 2)
+            self._add_messages([] if first is None else [first])
+        elif lease == self.lease:
+            self._add_messages(messages)
         elif self.is_owner:
             # A rebalance came between these messages, and nothing tells which of them are of the new lease.
             self._rewind()
@@ -215,13 +211,22 @@ class SegmentReader:
         offset = stored.offset if stored.offset >= 0 else OFFSET_BEGINNING
         self._consumer.assign([TopicPartition(self.segment.kafka_topic, PARTITION, offset)])
 
-    def _add_messages(self, *fetched: KafkaMessage | None) -> None:
+    def _add_messages(self, messages: list[KafkaMessage]) -> None:
+        if [message for message in messages if message.error() is not None]:
+            messages = self._without_events(messages)
+        if not messages:
+            return
+        with self._changed:
+            self._fetched = (messages[-1].offset() or 0) + 1
+            if self.is_owner and not self.is_releasing:
+                self.batches.append(Batch(self, self.lease, messages, sum(map(len, messages))))
+                self._changed.notify_all()
+
+    def _without_events(self, fetched: list[KafkaMessage]) -> list[KafkaMessage]:
+        """Return the messages; note the end of the segment. Raises what does not pass by itself."""
         messages = []
         for message in fetched:
-            error = None if message is None else message.error()
-            if message is None:
-                continue
-            if error is None:
+            if (error := message.error()) is None:
                 messages.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._end = message.offset() or 0
@@ -229,14 +234,7 @@ class SegmentReader:
                 raise KafkaException(error)
             else:
                 log.warning("segment %s: %s", self.segment.kafka_topic, error)
-        if not messages:
-            return
-        with self._changed:
-            self._fetched = (messages[-1].offset() or 0) + 1
-            if self.is_owner and not self.is_releasing:
-                size = sum(len(message) for message in messages)
-                self.batches.append(Batch(self, self.lease, messages, size))
-                self._changed.notify_all()
+        return messages
 
     def _position_to_commit(self) -> int:
         """Return the position to commit: past trailing records of transactions once all is acknowledged."""

@@ -35,41 +35,33 @@ class LayoutWatch:
         self._controller = controller
         self._on_change = on_change
         self._changed = threading.Condition()
-        self._layout: Layout | None = None
-        self._error: AnabranchError | None = None
+        self.layout: Layout | None = None
+        """The newest known layout; None before the first, and after a deletion."""
+        self.error: AnabranchError | None = None
+        """Reason of the missing connection; None while connected."""
         self._closing = threading.Event()
         self._socket: ClientConnection | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {self.topic}", daemon=True)
         self._thread.start()
 
-    @property
-    def layout(self) -> Layout | None:
-        """The newest known layout; None before the first, and after a deletion."""
-        return self._layout
-
-    @property
-    def error(self) -> AnabranchError | None:
-        """Reason of the missing connection; None while connected."""
-        return self._error
-
     def first(self, timeout: float) -> Layout:
         """Return the layout, waiting for it if there is none yet. Raises the reason if there is none."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._layout is not None or self._closing.is_set() or _is_final(self._error), timeout
+                lambda: self.layout is not None or self._closing.is_set() or _is_final(self.error), timeout
             )
-            if self._layout is not None:
-                return self._layout
+            if self.layout is not None:
+                return self.layout
             if self._closing.is_set():
                 raise ClientClosed(f"the watch of {self.topic} is closed: create another client")
-            error = self._error or ControllerUnavailable(f"no layout of {self.topic} within {timeout:g} s: try again")
+            error = self.error or ControllerUnavailable(f"no layout of {self.topic} within {timeout:g} s: try again")
             raise error.with_traceback(None)
 
     def newer_than(self, layout: Layout | None, timeout: float) -> Layout | None:
         """Return a layout that replaces `layout`, waiting for it; None if there is none in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_newer(layout) or self._closing.is_set(), timeout)
-            return self._layout if self._is_newer(layout) else None
+            return self.layout if self._is_newer(layout) else None
 
     def __iter__(self) -> Iterator[Layout]:
         """Yield the newest layout whenever it changes, until `close`; epochs may be skipped."""
@@ -92,7 +84,7 @@ class LayoutWatch:
             self._thread.join(MAX_DELAY_SECONDS)
 
     def _is_newer(self, layout: Layout | None) -> bool:
-        return self._layout is not None and self._layout.replaces(layout)
+        return self.layout is not None and self.layout.replaces(layout)
 
     def _run(self) -> None:
         delay = MIN_DELAY_SECONDS
@@ -128,23 +120,23 @@ class LayoutWatch:
 
     def _receive(self, layout: Layout) -> None:
         with self._changed:
-            self._error = None
+            self.error = None
             # The same epoch again: another leader, or another policy.
-            if self._layout is None or not self._layout.replaces(layout):
-                self._layout = layout
+            if self.layout is None or not self.layout.replaces(layout):
+                self.layout = layout
             self._changed.notify_all()
         self._on_change()
 
     def _fail(self, error: AnabranchError) -> None:
         with self._changed:
             if isinstance(error, TopicNotFound):
-                if self._layout is not None or isinstance(self._error, TopicRemoved):
+                if self.layout is not None or isinstance(self.error, TopicRemoved):
                     error = TopicRemoved(self.topic)
-                self._layout = None
-            elif _is_final(self._error) and isinstance(error, ControllerUnavailable):
+                self.layout = None
+            elif _is_final(self.error) and isinstance(error, ControllerUnavailable):
                 # A deletion stays the reason until a controller says otherwise.
                 return
-            self._error = error
+            self.error = error
             self._changed.notify_all()
         log.log(logging.INFO if error.is_retriable else logging.WARNING, "%s", error)
         self._on_change()
