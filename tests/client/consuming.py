@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -125,31 +126,37 @@ class Checker:
 
 
 @contextmanager
+def repeating(step: Callable[[], None]) -> Iterator[None]:
+    """Call `step` again and again in a thread during the block."""
+    end = threading.Event()
+
+    def run() -> None:
+        while not end.is_set():
+            step()
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        try:
+            yield
+        finally:
+            end.set()
+            running.result()
+
+
+@contextmanager
 def reading(consumer: StreamConsumer, checker: Checker) -> Iterator[None]:
     """Receive, check and acknowledge in a thread during the block."""
-    end = threading.Event()
-    faults: list[BaseException] = []
 
     def read() -> None:
-        try:
-            while not end.is_set():
-                messages = consumer.consume(100, 0.1)
-                for message in messages:
-                    checker.receive(message.key() or b"", int(message.value() or b""))
-                if messages:
-                    with suppress(AssignmentLost):
-                        consumer.acknowledge(messages[-1])
-        except BaseException as fault:
-            faults.append(fault)
+        messages = consumer.consume(100, 0.1)
+        for message in messages:
+            checker.receive(message.key() or b"", int(message.value() or b""))
+        if messages:
+            with suppress(AssignmentLost):
+                consumer.acknowledge(messages[-1])
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
+    with repeating(read):
         yield
-    finally:
-        end.set()
-        thread.join()
-    assert not faults
 
 
 class ConsumerProcess:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -13,7 +12,7 @@ from anabranch.local.broker import EmbeddedBroker
 from anabranch_client.errors import AssignmentLost, TopicRemoved
 from anabranch_client.queue_consumer import QueueConsumer
 from anabranch_client.received import ReceivedMessage
-from tests.client.consuming import KEYS, NumberedTopic
+from tests.client.consuming import KEYS, NumberedTopic, repeating
 from tests.controller.conftest import RunningController
 from tests.waiting import wait_until
 
@@ -54,33 +53,21 @@ def position(message: ReceivedMessage) -> tuple[int, int]:
 @contextmanager
 def working(consumer: QueueConsumer, received: set[tuple[bytes, int]]) -> Iterator[None]:
     """Receive in a thread during the block; acknowledge in any order, and only the second time now and then."""
-    end = threading.Event()
-    faults: list[BaseException] = []
     chance = random.Random(35)
 
     def work() -> None:
-        try:
-            while not end.is_set():
-                messages = consumer.consume(50, 0.1)
-                chance.shuffle(messages)
-                for message in messages:
-                    if chance.random() < 0.05:
-                        consumer.negative_acknowledge(message)
-                        continue
-                    received.add(content(message))
-                    with suppress(AssignmentLost):
-                        consumer.acknowledge(message)
-        except BaseException as fault:
-            faults.append(fault)
+        messages = consumer.consume(50, 0.1)
+        chance.shuffle(messages)
+        for message in messages:
+            if chance.random() < 0.05:
+                consumer.negative_acknowledge(message)
+                continue
+            received.add(content(message))
+            with suppress(AssignmentLost):
+                consumer.acknowledge(message)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with repeating(work):
         yield
-    finally:
-        end.set()
-        thread.join()
-    assert not faults
 
 
 def test_every_message_arrives_across_splits_and_merges(topic: NumberedTopic) -> None:
