@@ -17,7 +17,7 @@ unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no proce
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
 test: setup lint  ## lint, then all tests (ARGS="-k NAME" chooses)
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: setup  ## controllers, ZooKeepers and a Kafka under random faults, with rules checked all the time (ARGS="--minutes 30 --seed 7")
 	@$(BIN)/python -m tests.harness.chaos --kafka $(ARGS)

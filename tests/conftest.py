@@ -15,6 +15,7 @@ from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import Jars, ensure_jars, ensure_pulsar, ensure_pulsar_lts
 from schemas.settings.root import load_settings
+from tests.order import Recorder, longest_first, recorded
 
 hypothesis_settings.register_profile("anabranch", deadline=None)
 hypothesis_settings.load_profile("anabranch")
@@ -46,9 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
     Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one, those
-    with two BookKeeper clusters in one, those on the lake of the recorded run in one. Those whose Sparks are processes
-    of their own come right after these groups, each wherever there is room: they are the longest, and one after the
-    other in one process they left the other without work. First of all hooks: xdist reads the groups in its own.
+    with two BookKeeper clusters in one, those on the lake of the recorded run in one. Groups and long tests come first,
+    so that all processes end at about the same time. First of all hooks: xdist reads the groups in its own.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -66,7 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("pulsar"))
         elif "browser" in marks:
             item.add_marker(pytest.mark.xdist_group("browser"))
-    items.sort(key=lambda item: not starts_spark(item))
+    if config.getoption("loadgroup", default=False):
+        longest_first(items, recorded())
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -115,8 +116,15 @@ class StartsNothing:
         return done
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How to write down anew how long tests take."""
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.txt at the end")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Watches what tests start."""
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(), "durations")
     # When it is imported, it binds a port for a moment to see whether there is IPv6: no server of a test.
     import urllib3.util.connection  # noqa: F401
 

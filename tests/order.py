@@ -1,0 +1,55 @@
+"""The order in which processes of xdist take the tests: groups and long tests first, by their recorded seconds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).parent / "durations.txt"
+LEAST_SECONDS = 5
+"""What a test takes to be on record."""
+
+
+def recorded(file: Path = FILE) -> dict[str, float]:
+    """Seconds of each long test with its fixtures."""
+    lines = (line.split(maxsplit=1) for line in file.read_text().splitlines())
+    return {name: float(seconds) for seconds, name in lines}
+
+
+def longest_first(items: list[pytest.Item], seconds: dict[str, float]) -> None:
+    """Sort by what an item's group takes, or the test itself outside groups; what is not on record keeps its order."""
+    totals = defaultdict[str, float](float)
+    for item in items:
+        totals[unit(item)] += seconds.get(item.nodeid, 0)
+    items.sort(key=lambda item: -totals[unit(item)])
+
+
+def unit(item: pytest.Item) -> str:
+    """What goes to one process as a whole."""
+    group = item.get_closest_marker("xdist_group")
+    return str(group.args[0]) if group else item.nodeid
+
+
+class Recorder:
+    """Writes the file at the end of a run."""
+
+    def __init__(self, file: Path = FILE) -> None:
+        self._file, self._seconds = file, defaultdict[str, float](float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes the seconds of a test, or of what comes before and after it."""
+        self._seconds[ungrouped(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Keeps what is on record of tests that did not run."""
+        seconds = {**recorded(self._file), **self._seconds}
+        lines = (f"{value:.0f} {name}\n" for name, value in sorted(seconds.items()) if value >= LEAST_SECONDS)
+        self._file.write_text("".join(lines))
+
+
+def ungrouped(nodeid: str) -> str:
+    """The name of a test without its group, which xdist appends."""
+    name, bracket, end = nodeid.rpartition("]")
+    return name + bracket + end.partition("@")[0]
