@@ -5,6 +5,7 @@ Used by every other module of `schemas`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -69,10 +70,16 @@ def build_model(model: type[WireT], values: dict[str, Any]) -> WireT:
     """
     instance, put = model.__new__(model), object.__setattr__
     put(instance, "__dict__", values)
-    put(instance, "__pydantic_fields_set__", set(values))
+    put(instance, "__pydantic_fields_set__", _field_names(model))
     put(instance, "__pydantic_extra__", None)
     put(instance, "__pydantic_private__", None)
     return instance
+
+
+@cache
+def _field_names(model: type[BaseModel]) -> set[str]:
+    """Return the names of a model's fields, one set for all objects: copies of an object copy it."""
+    return set(model.model_fields)
 
 
 def _known_fields(model: BaseModel) -> dict[str, object]:

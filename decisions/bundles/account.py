@@ -53,14 +53,14 @@ class BundleAccount:
             passed = comparison.endswith("=")
         elif margin == 0:
             passed = (measured > limit) is above
-        self._note(gate, passed, broker, bundle, detail, (float(measured), float(limit), margin))
+        self.notes.append((gate._value_, passed, broker, bundle, float(measured), float(limit), margin, detail))
         return passed
 
     def held(
         self, gate: BundleGate, broker: str | None = None, bundle: str | None = None, detail: str | None = None
     ) -> None:
         """Notes a gate without a number that did not pass."""
-        self._note(gate, False, broker, bundle, detail)
+        self.passes(gate, False, broker, bundle, detail)
 
     def passes(
         self,
@@ -71,7 +71,7 @@ class BundleAccount:
         detail: str | None = None,
     ) -> bool:
         """Notes a gate without a number, and says whether it passed."""
-        self._note(gate, passed, broker, bundle, detail)
+        self.notes.append((gate._value_, passed, broker, bundle, None, None, None, detail))
         return passed
 
     def choice(self, bundle: str, brokers: Sequence[str]) -> str:
@@ -80,15 +80,3 @@ class BundleAccount:
         chosen = choose_seeded(ordered, self._seed, f"{bundle}/{len(self.ties)}")
         self.ties.append(TieSet(bundle=bundle, brokers=ordered, chosen=chosen))
         return chosen
-
-    def _note(
-        self,
-        gate: BundleGate,
-        passed: bool,
-        broker: str | None,
-        bundle: str | None,
-        detail: str | None,
-        comparison: tuple[float | None, float | None, float | None] = (None, None, None),
-    ) -> None:
-        """`comparison`: measured value, limit and margin."""
-        self.notes.append((gate.value, passed, broker, bundle, *comparison, detail))

@@ -47,7 +47,8 @@ def add_sample(average: TimeAverageMessageData, sample: TopicLoad, default_cap: 
     n = min(average.num_samples + 1, cap)
 
     def moved(old: float, new: float) -> float:
-        return min(max(old, new), max(min(old, new), ((n - 1) * old + new) / n))
+        mean, (low, high) = ((n - 1) * old + new) / n, (old, new) if old <= new else (new, old)
+        return low if mean < low else high if mean > high else mean
 
     values = {
         "msg_rate_in": moved(average.msg_rate_in, sample.msg_rate_in),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from decisions.bundles.account import BundleAccount
 from decisions.bundles.averages import add_bundle_sample, broker_average, message_rate
@@ -251,7 +252,7 @@ def complete_report(broker: str, data: LocalBrokerData) -> BrokerReport:
     loads = list(data.last_stats.values())
 
     def total(reported: float | None, attribute: str) -> float:
-        return float(sum(getattr(load, attribute) for load in loads)) if reported is None else reported
+        return float(sum(map(attrgetter(attribute), loads))) if reported is None else reported
 
     bundles = data.last_stats if data.bundles is None else data.bundles
     topics = sum(load.topics for load in loads) if data.num_topics is None else data.num_topics

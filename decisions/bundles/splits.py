@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from decisions.bundles.averages import message_rate, total_throughput
 from decisions.bundles.boundaries import bundle_range, split_boundaries
@@ -39,11 +40,12 @@ def split_bundles(cluster: ClusterView) -> list[BundleDecision]:
     accepted_count = conf.extensible or conf.on("fix16552")
     accepted, decisions = dict[str, int](), list[BundleDecision]()
     seen, counts, hot, by_broker = set[str](), _bundle_counter(cluster), _hot_bundles(cluster), Counter[str]()
+    limits = _split_limits(cluster)
     for broker, bundle, stats in _bundle_stats(cluster):
         seen.add(bundle)
         if two_topics and not account.measured(BundleGate.TWO_TOPICS, stats.topics, ">=", 2, broker, bundle):
             continue
-        reason = _split_reason(cluster, broker, bundle, stats) or ("Usage" if bundle in hot else None)
+        reason = _split_reason(cluster, broker, bundle, stats, limits) or ("Usage" if bundle in hot else None)
         if not _often_enough(cluster, broker, bundle, reason is not None) or reason is None:
             continue
         namespace = namespace_of(bundle)
@@ -88,23 +90,44 @@ def _bundle_stats(cluster: ClusterView) -> Iterator[tuple[str, str, NamespaceBun
                 yield broker, entry.bundle_name, entry.stats
 
 
-def _split_reason(cluster: ClusterView, broker: str, bundle: str, stats: NamespaceBundleStats) -> str | None:
-    """The first limit that a bundle is over, in upstream's order."""
-    conf = cluster.configuration
+_Measure: TypeAlias = Callable[[NamespaceBundleStats, TopicLoad], float]
+"""What a limit is compared with: of a bundle's statistics, or of the load that the manager judges by."""
+
+
+def _split_limits(cluster: ClusterView) -> list[tuple[str, float, _Measure]]:
+    """Return the limits of a bundle in upstream's order."""
+    limit = cluster.configuration.number
+    limits: list[tuple[str, float, _Measure]] = [
+        ("Topics", limit("loadBalancerNamespaceBundleMaxTopics"), lambda stats, _: stats.topics),
+        (
+            "Sessions",
+            limit("loadBalancerNamespaceBundleMaxSessions"),
+            lambda stats, _: float(stats.consumer_count + stats.producer_count),
+        ),
+        ("MsgRate", limit("loadBalancerNamespaceBundleMaxMsgRate"), lambda _, load: message_rate(load)),
+        (
+            "Bandwidth",
+            limit("loadBalancerNamespaceBundleMaxBandwidthMbytes") * MIB,
+            lambda _, load: total_throughput(load),
+        ),
+    ]
+    return [entry for entry in limits if entry[0] != "Sessions" or entry[1] > 0]
+
+
+def _split_reason(
+    cluster: ClusterView,
+    broker: str,
+    bundle: str,
+    stats: NamespaceBundleStats,
+    limits: list[tuple[str, float, _Measure]],
+) -> str | None:
+    """The first limit that a bundle is over."""
     load: TopicLoad = stats
-    if not conf.extensible:
+    if not cluster.configuration.extensible:
         data = cluster.bundles.get(bundle)
         load = data.long_term_data if data else _NO_LOAD
-    sessions = conf.number("loadBalancerNamespaceBundleMaxSessions")
-    bandwidth = conf.number("loadBalancerNamespaceBundleMaxBandwidthMbytes") * MIB
-    limits: list[tuple[str, float, float]] = [
-        ("Topics", stats.topics, conf.number("loadBalancerNamespaceBundleMaxTopics")),
-        *([("Sessions", float(stats.consumer_count + stats.producer_count), sessions)] if sessions > 0 else []),
-        ("MsgRate", message_rate(load), conf.number("loadBalancerNamespaceBundleMaxMsgRate")),
-        ("Bandwidth", total_throughput(load), bandwidth),
-    ]
-    for name, measured, limit in limits:
-        if cluster.account.measured(BundleGate.SPLIT_NEEDED, measured, ">", limit, broker, bundle, name):
+    for name, limit, measure in limits:
+        if cluster.account.measured(BundleGate.SPLIT_NEEDED, measure(stats, load), ">", limit, broker, bundle, name):
             return name
     return None
 

@@ -87,13 +87,12 @@ def _brokers(decided: CycleDecision) -> list[str]:
 
 def _readings_about(decided: CycleDecision) -> list[BundleReading]:
     """Return the readings about the bundle, its two brokers, and the cluster."""
-    brokers = (None, *_brokers(decided))
-    readings = (
-        reading
-        for reading in decided.answer.readings
-        if reading.bundle == decided.decision.bundle or (reading.bundle is None and reading.broker in brokers)
-    )
-    return list(readings)[-MAX_GATES:]
+    bundle, brokers, readings = decided.decision.bundle, (None, *_brokers(decided)), list[BundleReading]()
+    for reading in decided.answer.readings:
+        about = reading.bundle
+        if about == bundle or (about is None and reading.broker in brokers):
+            readings.append(reading)
+    return readings[-MAX_GATES:]
 
 
 def _format_reading(reading: BundleReading) -> dict[str, Any]:

@@ -137,11 +137,11 @@ def _best_move(
     least = cluster.configuration.number("gainShedderMinGainPercentage") / 100
     usage, best = source.usage, least
     chosen: tuple[str, Projected] | None = None
-    gains = dict[str, tuple[float, str]]()
     levels = [(entry.usage, entry) for entry in ordered if entry is not source]
     for bundle, load in sorted(movable.items()):
         without, permitted = source.with_load(load, -1), cluster.found.permitted.get(bundle)
-        gains[bundle] = (usage - max(without, ordered[0].with_load(load)), ordered[0].name)
+        if usage - without < best:
+            continue
         for level, destination in levels:
             if usage - level <= best:
                 break
@@ -158,6 +158,11 @@ def _best_move(
     if chosen is not None:
         account.measured(BundleGate.GAIN, best, ">=", least, source.name, chosen[0], f"to {chosen[1].name}")
         return chosen
+    emptiest = ordered[0]
+    gains = {
+        bundle: (usage - max(source.with_load(load, -1), emptiest.with_load(load)), emptiest.name)
+        for bundle, load in sorted(movable.items())
+    }
     for bundle, (gain, name) in gains.items():
         if account.measured(BundleGate.GAIN, gain, ">=", least, source.name, bundle, f"to {name}"):
             account.held(BundleGate.TRANSFERABLE, source.name, bundle)
