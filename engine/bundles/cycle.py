@@ -362,7 +362,7 @@ def _settle_moves(state: ClusterState) -> None:
     """Drop the moves that both brokers' reports show."""
     reports = _live_reports(state)
     for bundle, move in list(state.moves.items()):
-        if all(move.is_shown_by(reports.get(broker)) for broker in (move.source, move.destination)):
+        if all(move.is_shown_by(bundle, reports.get(broker)) for broker in (move.source, move.destination)):
             del state.moves[bundle]
             state.changes.rest = True
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from decisions.bundles.averages import total_throughput
+from decisions.bundles.averages import message_rate, total_throughput
+from decisions.bundles.projection import SETTLED_MS
 from schemas.base import build_model
 from schemas.bundles import (
     BrokerLoadData,
@@ -49,9 +50,21 @@ class BundleMove:
     applied_at: int | None = None
     """Time of its application by the executor's clock; None while open."""
 
-    def is_shown_by(self, report: Report | None) -> bool:
-        """Return whether a report was made after the move, or the broker no longer reports."""
-        return report is None or (self.applied_at is not None and report.last_update > self.applied_at)
+    def is_shown_by(self, bundle: str, report: Report | None) -> bool:
+        """Return whether a report was made after the move, with its load, or the broker no longer reports.
+
+        A broker that has just loaded topics reports no traffic of them until it updates its statistics.
+        """
+        if report is None:
+            return True
+        if self.applied_at is None or report.last_update <= self.applied_at:
+            return False
+        if report.broker != self.destination or report.last_update > self.applied_at + SETTLED_MS:
+            return True
+        stats = _stats_of(report, bundle)
+        if stats is None:
+            return isinstance(report, BrokerLoadReport)  # it names its busiest bundles only
+        return message_rate(stats) >= message_rate(self.stats) / 2
 
 
 def new_move(
@@ -72,12 +85,13 @@ def project_reports(reports: Mapping[str, Report], moves: Mapping[str, BundleMov
         stats, amounts = move.stats, move.amounts
         if source is not None and (there := _stats_of(source, bundle)) is not None:
             stats, amounts = there, _amounts(source, there)
-            if not move.is_shown_by(reports.get(move.source)):
+            if not move.is_shown_by(bundle, reports.get(move.source)):
                 changed[move.source] = _change_report(source, bundle, stats, amounts, -1)
-        if destination is None or _stats_of(destination, bundle) is not None:
+        if destination is None or move.is_shown_by(bundle, reports.get(move.destination)):
             continue
-        if not move.is_shown_by(reports.get(move.destination)):
-            changed[move.destination] = _change_report(destination, bundle, stats, amounts, 1)
+        if (early := _stats_of(destination, bundle)) is not None:
+            destination = _change_report(destination, bundle, early, _amounts(destination, early), -1)
+        changed[move.destination] = _change_report(destination, bundle, stats, amounts, 1)
     return changed
 
 
