@@ -55,7 +55,11 @@ def is_waiting(transport: asyncio.Transport) -> bool:
     return not transport.is_reading() and not transport.is_closing()
 
 
-@pytest.mark.parametrize("data", [GET + b"X: " + b"a" * 9_000, GET + b"\r\n" + GET * 900, GET + UPGRADE])
+@pytest.mark.parametrize(
+    "data",
+    [GET + b"X: " + b"a" * 9_000, GET + b"\r\n" + GET * 900, GET + UPGRADE],
+    ids=["head", "pipelined", "websocket"],
+)
 def test_lost_connection_keeps_no_bytes(data: bytes) -> None:
     with listening() as (port, connections):
         with socket.create_connection(("127.0.0.1", port)) as client:
