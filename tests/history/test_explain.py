@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from anabranch.cli.instants import read_instant
 from anabranch.cli.main import cli
+from anabranch.history.explain import record
 from anabranch.history.explain.changes import changes
 from anabranch.history.explain.record import NotOnRecord, check_segment, explain
 from anabranch.query.topics import UnknownTopic, find_topic
 from decisions.topic.layout import SegmentLayout
+from engine.history import Batches, history_of
+from lake.files import table_path
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, OutcomeRow, WaitRow
@@ -62,6 +66,29 @@ def test_explanation_lists_all_gates_beyond_hold(bucket, tmp_path):
     assert {reading.gate.value for reading in found.answer.gates} >= {"max-segments", "settling", "merge-window"}
     assert (found.doubts, found.assumed_fresh) == ([], [])
     assert found.answer.binding.measured == 3 * MINUTE
+
+
+def test_explanation_holds_few_of_many_batches(bucket, tmp_path, monkeypatch):
+    """A job writes millions in a month: the rows that are kept in memory are counted."""
+    lake, table = written(bucket, tmp_path / "lake"), bucket.table(BATCHES)
+    last = table.slice(len(table) - 1).to_pylist()[0]
+    quiet = dict.fromkeys(("samples_accepted", "events", "decisions", "holds", "evaluations"), 0)
+    more = [
+        {**last, **quiet, "batch_id": last["batch_id"] + n, "batch_at": last["batch_at"] + timedelta(milliseconds=n)}
+        for n in range(1, 1_001)
+    ]
+    write_deltalake(table_path(lake, BATCHES), pa.Table.from_pylist(more, schema=table.schema), mode="append")
+    sizes = []
+
+    def counted(batches, *tables):
+        sizes.append(len(batches))
+        return history_of(batches, *tables) if tables else Batches(batches)
+
+    monkeypatch.setattr(record, "Batches", counted)
+    monkeypatch.setattr(record, "history_of", counted)
+    assert explain(lake, NAMES[0], None, CONFIGURED).answer.gate.value == "merge-window"
+    assert len(sizes) == 2
+    assert max(sizes) < 20
 
 
 def test_past_instant_answered_as_it_was(bucket, tmp_path):
