@@ -7,11 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -47,7 +49,7 @@ from lake.state_snapshots import newest_horizon, write_horizon
 from lake.tables import OpenTable, create_lake, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import arrow_schema
-from schemas.tables.rows import BATCHES, HORIZONS, SEGMENT_LOAD
+from schemas.tables.rows import BATCHES, EVENTS, HORIZONS, SEGMENT_LOAD
 from streaming.checkpoint.storage import LocalFiles
 from streaming.sink.sink import APP
 from tests.engine.buckets import CONFIGURED, SETTINGS
@@ -277,6 +279,34 @@ def test_a_second_horizon_goes_on_from_the_first(tmp_path):
     assert {kind for kind, _, _ in found_wrong(lake)} == {"open"}
 
 
+def test_rows_of_a_job_that_goes_on_are_kept(tmp_path):
+    """All tables are cut while the last third of the batches is written, a commit for each table of a batch."""
+    bucket, lake, whole = calm(), str(tmp_path / "lake"), str(tmp_path / "whole")
+    in_a_lake(bucket, whole)
+    first, second = RecordedBucket(), list[tuple[str, pa.Table]]()
+    for name, parts in bucket.tables.items():
+        begins = len(parts) * 2 // 3
+        first.tables[name] = parts[:begins]
+        second += [(name, part) for part in parts[begins:] if len(part)]
+    in_a_lake(first, lake)
+    second.sort(key=lambda each: (max(each[1]["batch_id"].to_pylist()), each[0] == BATCHES.name))
+
+    def go_on():
+        for number, (name, part) in enumerate(second):
+            done = CommitProperties(app_transactions=[Transaction(f"{APP}:first", 100 + number)])
+            write_deltalake(f"{lake}/{name}", part, mode="append", commit_properties=done)
+
+    job = threading.Thread(target=go_on)
+    job.start()
+    forget_before(lake, tables=THINNED)
+    job.join()
+    assert stored(lake) == [row for row in stored(whole) if row[1] >= -10]
+    assert rebuilt_calm(lake, tmp_path / "a") == rebuilt_calm(whole, tmp_path / "b")
+    assert replayed(lake, tmp_path / "c", AT)["differences"] == 0
+    assert forgotten_before(DeltaTable(table_path(lake, EVENTS))) == DAY
+    assert {kind for kind, _, _ in found_wrong(lake)} == {kind for kind, _, _ in found_wrong(whole)}
+
+
 def rebuilt_calm(lake, folder):
     rebuild_checkpoint(
         lake, LocalFiles(str(folder)), SETTINGS, CONFIGURED, 1, lambda names: dict.fromkeys(names, 0), BOUNDS
@@ -303,7 +333,7 @@ _KILLED = """
 import os, signal, sys
 from datetime import date, timedelta
 from lake import retention, retention_filter
-from schemas.tables.rows import BATCHES, HORIZONS, SEGMENT_LOAD
+from schemas.tables.rows import BATCHES, EVENTS, HORIZONS, SEGMENT_LOAD
 
 lake, moment = sys.argv[1:]
 retention_filter.MARGIN = timedelta(0)
