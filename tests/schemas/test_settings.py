@@ -24,6 +24,7 @@ def load(tmp_path, text, environment=None):
 
 def test_the_shipped_settings_are_valid():
     assert load_settings([], HOME, {}).stream.change_threshold == 0.25
+    assert load_settings([], HOME, {}).collect.consumers == "attached", "asking for stats may harm a cluster"
     assert load_settings(["conf/demonstration.toml"], HOME, {}).stream.tick_seconds < 60
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.backtest.running import RAN, RECORD, backtest
+from anabranch.simulation.backtest.spilling import PLACE, read_part, spill_table
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
+from schemas.tables.rows import EVENTS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, layout, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
 from tests.simulation.backtest.lakes import written_by_batch
@@ -74,3 +76,17 @@ def test_an_outage_and_a_topic_without_loads_are_gaps(history):
     assert [one.guessed[RAN].by_kind["gap"] / MINUTE for one in found.topics if one.topic == LATER] == [40]
     assert sum(one.hours for one in found.topics) == pytest.approx(90 / 60)
     assert found.totals(RECORD)["splits"] == 0
+
+
+def test_part_is_read_without_the_rows_of_others(tmp_path):
+    """Of 520 parts each one would otherwise read the whole record again."""
+    bucket = RecordedBucket()
+    bucket.batch(NOW, *(layout(SegmentLayout.create(1, NOW), at=NOW, topic=name) for name in (HERE, LATER)))
+    for number in range(3):
+        at = NOW + number * MINUTE
+        bucket.batch(at, *(stats({0: 100.0 * 2**number}, at, name) for name in (HERE, LATER)), tick(at))
+    lake, parts = written_by_batch(bucket, tmp_path / "lake"), [[HERE], [LATER]]
+    for table, topic, rows in ((SEGMENT_LOAD, "topic", 3), (EVENTS, "subject", 1)):
+        assert spill_table(lake, tmp_path, table, topic, ["accepted_at"], parts) == 2 * rows
+        read = [read_part(tmp_path, table, number)[PLACE].to_pylist() for number in range(2)]
+        assert read == [[0] * rows, [1] * rows]

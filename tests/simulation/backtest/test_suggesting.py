@@ -139,6 +139,9 @@ def test_suggestion_repeatable_and_not_applied(lake, tmp_path):
     text = CliRunner().invoke(cli, given).output
     assert text.count(f"* {best['policy']}") == 2
     assert text.count("confidence") == 2
+    rows = [line for line in text.splitlines() if line.startswith(f"* {best['policy']}")]
+    told = (best["confidence"], judged[best["policy"]]["confidence"])
+    assert [row.split()[-1] for row in rows] == [f"{confidence:.0%}" for confidence in told]
     assert "The same policies on the last third, which was not searched:" in text
     assert "nothing was applied" in text
 

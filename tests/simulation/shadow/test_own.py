@@ -29,7 +29,7 @@ from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.history.test_explain import written
-from tests.simulation.shadow.test_shadow import HOT, T0, WARM, Shadowed, read
+from tests.simulation.shadow.test_shadow import HOT, T0, WARM, Shadowed, read, run
 
 HOUR = 60 * MINUTE
 
@@ -199,6 +199,8 @@ def test_report_begins_where_rows_were_retained(tmp_path):
     assert report["period"]["from"] == midnight
     assert "the record begins at" in report["notes"][0]
     assert compare(replace(recorded), None, recorded.ended_at)["notes"] == []
+    (tmp_path / "settings.toml").write_text(f'[lake]\npath = "{lake}"\n')
+    assert json.loads(run(tmp_path, "--output", "json").stdout)["period"]["from"] == midnight
 
 
 def bucketed(count=7):
