@@ -29,9 +29,7 @@ def test_fewest_halves_are_the_smallest_layout(seed):
     segments, is_over = fewest_halves(loads, shares)
     layouts = list(layouts_of_halves(0, 8))
     for load, count, over in zip(loads, segments, is_over, strict=True):
-        fits = [
-            len(layout) for layout in layouts if all(load * shares[low:high].sum() <= 1 for low, high in layout)
-        ]
+        fits = [len(layout) for layout in layouts if all(load * shares[low:high].sum() <= 1 for low, high in layout)]
         assert over == (not fits)
         assert count == min(fits, default=1)
 

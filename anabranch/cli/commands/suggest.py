@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.cli.commands.backtest import notes_on_history, opened_history
+from anabranch.cli.commands.backtest import MUCH, notes_on_history, opened_history
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
 from anabranch.cli.reports import check_report, report_options, write_report
@@ -20,7 +21,6 @@ from schemas.printable import printable
 
 if TYPE_CHECKING:
     from anabranch.simulation.backtest.reading import History
-    from anabranch.simulation.backtest.running import Prepared
     from anabranch.simulation.backtest.suggesting import Suggestion
 
 
@@ -69,6 +69,7 @@ def suggest_command(
     from anabranch.simulation.backtest.policies import diff, differences, settings_of
     from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows, table_text
     from anabranch.simulation.backtest.suggesting import split_in_time, suggest
+    from anabranch.simulation.backtest.trying import open_trials
 
     check_report(output, file)
     with opened_history(context, scratch, since, until, topics) as history:
@@ -76,22 +77,18 @@ def suggest_command(
         drawn = set(random.Random(seed).sample(every, min(most_topics, len(every))))
         split = split_in_time(history)
         searched, unseen = split if split is not None else (history, None)
-        suggestion = suggest(
-            searched,
-            _prepare_topics(searched, drawn),
-            budget,
-            max_reversals,
-            seed,
-            _print_progress if sys.stderr.isatty() else lambda *_: None,
-            None if unseen is None else (unseen, _prepare_topics(unseen, drawn)),
-        )
+        processes = len(os.sched_getaffinity(0)) if history.loads > MUCH else 1
+        progress = _print_progress if sys.stderr.isatty() else lambda *_: None
+        with open_trials(searched, unseen, drawn, processes) as trials:
+            suggestion = suggest(trials, budget, max_reversals, seed, progress, unseen is not None)
     best = suggestion.best if suggestion.is_confirmed is not False else None
     settings = context.settings
     changed = {} if best is None else differences(history.ran, best.policy)
     patch = diff(settings.cluster_policy_text(), changed, settings.policy.cluster) if changed else ""
     about = [
         f"{len(drawn):,} of {history.topics:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
-        f"{len(suggestion.tried)} policies; at most {suggestion.max_reversals} reversals",
+        f"{suggestion.policies} policies; at most {suggestion.max_reversals} reversals",
+        *_on_sample(suggestion),
         _on_judging(history, unseen),
         *notes_on_history(history),
     ]
@@ -109,7 +106,7 @@ def suggest_command(
                     ],
                     "judged": [policy.to_json() for policy in suggestion.judged.values()],
                     "confirmed": suggestion.is_confirmed,
-                    "tried": len(suggestion.tried),
+                    "tried": suggestion.policies,
                     "maxReversals": suggestion.max_reversals,
                     "suggested": None if best is None else best.to_json() | {"set": changed},
                     "diff": patch,
@@ -123,16 +120,10 @@ def suggest_command(
     write_report(text, file, printable(about[0]))
 
 
-def _prepare_topics(history: History, drawn: set[tuple[int, str]]) -> list[Prepared]:
-    """Return the topics that were drawn: each the number of its part, and its name."""
-    from anabranch.simulation.backtest.running import prepared_part
-
-    return [
-        topic
-        for number in sorted({number for number, _ in drawn})
-        for topic in prepared_part(history, number)
-        if (number, topic.record.name) in drawn
-    ]
+def _on_sample(suggestion: Suggestion) -> list[str]:
+    if not suggestion.sampled:
+        return []
+    return [f"compared on {suggestion.sampled} of the topics; the best {len(suggestion.tried) - 1} were tried on all"]
 
 
 def _on_judging(history: History, unseen: History | None) -> str:

@@ -12,6 +12,7 @@
 - `running`     policies on the whole history
 - `by_spark`    the same on the workers of Spark
 - `policies`    policies as people write them, and as a diff
+- `trying`      policies on drawn topics, a sample of them, or unseen time
 - `suggesting`  a search among policies
 - `report`      the results as tables, JSON and HTML
 """

@@ -12,7 +12,8 @@ from typing import Any
 
 from anabranch.simulation.backtest.assumptions import KINDS
 from anabranch.simulation.backtest.running import COUNTS, RAN, RECORD, Backtest
-from anabranch.simulation.backtest.suggesting import Suggestion, Tried
+from anabranch.simulation.backtest.suggesting import Suggestion
+from anabranch.simulation.backtest.trying import Tried
 from schemas.printable import printable
 
 WORDS = {

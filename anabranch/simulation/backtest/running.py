@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
@@ -155,9 +155,9 @@ class Prepared:
     """Intervals of assumptions that do not depend on the policy."""
 
 
-def prepared_part(history: History, number: int) -> list[Prepared]:
-    """Return the topics of a part. Raises what Delta raises."""
-    return [_prepared(history, record) for record in history.part(number)]
+def prepared_part(history: History, number: int, names: Collection[str] | None = None) -> list[Prepared]:
+    """Return the topics of a part, or those with these names. Raises what Delta raises."""
+    return [_prepared(history, record) for record in history.part(number) if names is None or record.name in names]
 
 
 def backtest_part(history: History, number: int, policies: Mapping[str, ConfiguredPolicy]) -> Part:
@@ -178,9 +178,15 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
 
 
 def simulated(
-    history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
+    history: History,
+    prepared: Sequence[Prepared],
+    policies: Mapping[str, ConfiguredPolicy],
+    step_ms: int | None = None,
 ) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:
-    """Yield groups of topics with the same lifetime, and their outcomes by policy."""
+    """Yield groups of topics with the same lifetime, and their outcomes by policy.
+
+    `step_ms`: None: the history's.
+    """
     groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
     for topic in prepared:
         groups[topic.record.began_at, topic.record.counted_from, topic.record.ends_at].append(topic)
@@ -194,7 +200,7 @@ def simulated(
             ],
             counted_from,
             history.phase_ms,
-            history.step_ms,
+            step_ms or history.step_ms,
         )
         yield (
             group,

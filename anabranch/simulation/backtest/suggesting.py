@@ -1,9 +1,10 @@
 """Search by backtest for a policy with fewer segment-hours and less overload, and few reversals.
 
-Stage: above `running`. Random policies first, then neighbours of the best so far, seeded; each round is one simulation
-of many policies. "Over threshold" uses the split thresholds of the policy that ran, for all of them: the capacity of a
-segment does not change with the policy. The best of many policies is partly the luckiest, so the search sees only the
-first two thirds of a record, and its result is judged on the last third.
+Stage: above `trying`. Random policies first, then neighbours of the best so far, seeded; each round is one simulation
+of many policies. Of many topics only a sample is searched; the best policies are then tried on all. "Over threshold"
+uses the split thresholds of the policy that ran, for all of them: the capacity of a segment does not change with the
+policy. The best of many policies is partly the luckiest, so the search sees only the first two thirds of a record, and
+its result is judged on the last third.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
-from anabranch.simulation.backtest.assumptions import Guessed, together
 from anabranch.simulation.backtest.policies import with_settings
 from anabranch.simulation.backtest.reading import History
-from anabranch.simulation.backtest.running import Prepared, guessed_of, resolved, simulated, violation
+from anabranch.simulation.backtest.running import resolved, violation
+from anabranch.simulation.backtest.trying import Scope, Trials, Tried
 from decisions.autoscale.policy import POLICY_FIELDS, RATE_WORDS, Policy
 from engine.autoscale.topics import ConfiguredPolicy
 
@@ -26,37 +27,10 @@ LEAST_TICKS = 30
 """Of the time in which a policy is judged."""
 ROUND = 12
 """Policies that are tried together."""
+FINALISTS = 5
+"""Policies that are tried on all topics, if the others were compared on a sample."""
 _STEP = 0.35
 """Distance of a neighbour, as a share of a key's range."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A policy and its results."""
-
-    name: str
-    policy: ConfiguredPolicy
-    splits: int
-    merges: int
-    reversals: int
-    segment_hours: float
-    minutes_over: float
-    minutes_waiting: float
-    confidence: float
-    """Share of the time for which nothing had to be guessed."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the results for scripts."""
-        return {
-            "policy": self.name,
-            "splits": self.splits,
-            "merges": self.merges,
-            "reversals": self.reversals,
-            "segmentHours": round(self.segment_hours, 3),
-            "minutesOverThreshold": round(self.minutes_over, 3),
-            "consumerMinutesWaiting": round(self.minutes_waiting, 3),
-            "confidence": round(self.confidence, 4),
-        }
 
 
 @dataclass
@@ -68,6 +42,10 @@ class Suggestion:
     max_reversals: int = 0
     judged: Mapping[str, Tried] = field(default_factory=dict)
     """Of today's policy and of those on the frontier, by name, what came of them in the time that was not searched."""
+    policies: int = 0
+    """Tried in all, with today's; more than `tried` if most were only tried on a sample."""
+    sampled: int = 0
+    """Topics of that sample; 0: there was none."""
 
     @property
     def allowed(self) -> list[Tried]:
@@ -131,75 +109,70 @@ def frontier(tried: Sequence[Tried]) -> list[Tried]:
 
 
 def suggest(
-    history: History,
-    prepared: Sequence[Prepared],
+    trials: Trials,
     budget: int,
     max_reversals: int | None,
     seed: int,
     progress: Callable[[int, int], None] = lambda *_: None,
-    unseen: tuple[History, Sequence[Prepared]] | None = None,
+    is_judged: bool = True,
 ) -> Suggestion:
-    """Try `budget` policies on these topics, and judge the result on the `unseen` time.
+    """Try `budget` policies, and judge the result on the unseen time.
 
     `max_reversals`: None: as many as today's policy has.
     """
-    chance = random.Random(seed)
-    has_buckets = any(announced.layout.has_buckets for topic in prepared for announced in topic.record.announced)
-    today = _try(history, prepared, {TODAY: history.ran})[0]
-    suggestion = Suggestion(today, [today], today.reversals if max_reversals is None else max_reversals)
+    chance, has_buckets = random.Random(seed), trials.has_buckets()
+    scope: Scope = "sample" if trials.is_sampled else "searched"
+    part = None if max_reversals is None else -(-max_reversals * trials.sample // trials.drawn)
+    suggestion = _begun(trials, scope, {}, part)
     while (tried := len(suggestion.tried) - 1) < budget:
         progress(tried, budget)
         size = min(ROUND, budget - tried)
         # The first half is anywhere, the second near the frontier.
-        near = suggestion.frontier or [today]
+        near = suggestion.frontier or [suggestion.today]
         drawn = {
-            f"s{tried + number + 1}": anywhere(history.ran, chance, has_buckets)
+            f"s{tried + number + 1}": anywhere(trials.ran, chance, has_buckets)
             if 2 * tried < budget
-            else neighbour(history.ran, chance.choice(near).policy, chance, has_buckets)
+            else neighbour(trials.ran, chance.choice(near).policy, chance, has_buckets)
             for number in range(size)
         }
-        suggestion.tried += _try(history, prepared, drawn)
-    if unseen is not None:
-        listed = {policy.name: policy.policy for policy in (today, *suggestion.frontier)}
+        suggestion.tried += trials.run(scope, drawn)
+    if trials.is_sampled:
+        best = {policy.name: policy.policy for policy in finalists(suggestion)}
+        suggestion = _begun(trials, "searched", best, max_reversals)
+        suggestion.sampled = trials.sample
+    suggestion.policies = budget + 1
+    if is_judged:
+        listed = {policy.name: policy.policy for policy in (suggestion.today, *suggestion.frontier)}
         if suggestion.best is not None:
             listed[suggestion.best.name] = suggestion.best.policy
-        suggestion.judged = {policy.name: policy for policy in _try(*unseen, listed)}
+        suggestion.judged = {policy.name: policy for policy in trials.run("unseen", listed)}
     progress(budget, budget)
     return suggestion
 
 
-def _try(history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]) -> list[Tried]:
-    sums = {name: [0.0] * 6 for name in policies}
-    guesses: dict[str, list[Guessed]] = {name: [] for name in policies}
-    for group, outcomes in simulated(history, prepared, policies):
-        for name, outcome in outcomes.items():
-            of_group = (
-                outcome.splits.sum(),
-                outcome.merges.sum(),
-                outcome.reversals.sum(),
-                outcome.segment_ms.sum() / 3_600_000,
-                outcome.over_ms.sum() / 60_000,
-                outcome.waiting_ms.sum() / 60_000,
-            )
-            guesses[name] += (
-                guessed_of(history, topic, index, outcome, policies[name]) for index, topic in enumerate(group)
-            )
-            sums[name] = [total + float(more) for total, more in zip(sums[name], of_group, strict=True)]
-    return [
-        Tried(
-            name,
-            policy,
-            int(splits),
-            int(merges),
-            int(reversals),
-            hours,
-            over,
-            waiting,
-            together(guesses[name]).confidence,
+def _begun(
+    trials: Trials, scope: Scope, policies: Mapping[str, ConfiguredPolicy], max_reversals: int | None
+) -> Suggestion:
+    """Return a search that has tried today's policy and these."""
+    today, *others = trials.run(scope, {TODAY: trials.ran, **policies})
+    return Suggestion(today, [today, *others], today.reversals if max_reversals is None else max_reversals)
+
+
+def finalists(search: Suggestion) -> list[Tried]:
+    """Return the policies worth a trial on all topics: the best, then frontier after frontier.
+
+    Of a frontier, what beats today's policy comes first, then what differs least from its time over threshold.
+    """
+    today, best = search.today, search.best
+    chosen = [] if best is None or best.name == TODAY else [best]
+    left = [policy for policy in search.allowed if policy.name != TODAY and policy is not best]
+    while left and len(chosen) < FINALISTS:
+        layer = frontier(left)
+        left = [policy for policy in left if policy not in layer]
+        chosen += sorted(
+            layer, key=lambda policy: (not beats(policy, today), abs(policy.minutes_over - today.minutes_over))
         )
-        for name, policy in policies.items()
-        for splits, merges, reversals, hours, over, waiting in [sums[name]]
-    ]
+    return chosen[:FINALISTS]
 
 
 _RANGES = {

@@ -100,7 +100,9 @@ def static_and_oracle(series: Series) -> tuple[float, float, float]:
     return float(needed.max() * len(load)) * hours, float(needed.sum()) * hours, float(load.sum()) * hours
 
 
-def _row(series: Series, exponent: float, profile: str, outcome: Outcome, indices: Sequence[int], least: Floats) -> WeeksRow:
+def _row(
+    series: Series, exponent: float, profile: str, outcome: Outcome, indices: Sequence[int], least: Floats
+) -> WeeksRow:
     static, oracle, load = static_and_oracle(series)
     chosen = np.array(indices)
     splits, merges = outcome.splits[chosen].mean(), outcome.merges[chosen].mean()

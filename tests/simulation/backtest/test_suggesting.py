@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,15 +15,18 @@ from anabranch.cli.main import cli
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.backtest.running import resolved
 from anabranch.simulation.backtest.suggesting import (
+    FINALISTS,
     LOOKING_BACK,
     Suggestion,
-    Tried,
     anywhere,
     beats,
+    finalists,
     frontier,
     neighbour,
     split_in_time,
+    suggest,
 )
+from anabranch.simulation.backtest.trying import Tried, open_trials
 from engine.autoscale.topics import ConfiguredPolicy
 from tests.simulation.backtest.really import MINUTE, Seeded, really_run
 
@@ -144,6 +148,37 @@ def test_suggestion_repeatable_and_not_applied(lake, tmp_path):
     assert [row.split()[-1] for row in rows] == [f"{confidence:.0%}" for confidence in told]
     assert "The same policies on the last third, which was not searched:" in text
     assert "nothing was applied" in text
+
+
+@given(policies, st.integers(0, 3), st.integers(0, 4))
+def test_finalists_are_allowed_and_include_the_best(some, most, reversals):
+    today = tried(5, 5, reversals, "today")
+    search = Suggestion(
+        today, [today, *(replace(policy, name=f"s{number}") for number, policy in enumerate(some))], most
+    )
+    chosen = finalists(search)
+    assert len(chosen) == min(FINALISTS, sum(policy.reversals <= most for policy in some))
+    assert all(policy.reversals <= most for policy in chosen)
+    if search.best is not None:
+        assert chosen[0] == search.best
+
+
+def test_best_of_a_sample_are_tried_on_all_topics(lake, tmp_path, monkeypatch):
+    whole = open_history(lake, tmp_path, None, None, None, NONE)
+    drawn = [(0, topic) for topic in whole.parts[0]]
+    assert len(drawn) == 2
+    with open_trials(whole, None, drawn) as trials:
+        everything = suggest(trials, 4, 50, 1, is_judged=False)
+    monkeypatch.setattr("anabranch.simulation.backtest.trying.SAMPLE", 1)
+    with open_trials(whole, None, drawn) as trials:
+        sampled = suggest(trials, 4, 50, 1, is_judged=False)
+        (part,) = trials.run("sample", {"today": whole.ran})
+    assert (everything.sampled, sampled.sampled, everything.policies, sampled.policies) == (0, 1, 5, 5)
+    assert sampled.today == everything.today
+    assert 0 < part.segment_hours < sampled.today.segment_hours
+    # The first round is drawn before anything was tried, so both searches draw the same policies.
+    results = {policy.name: policy for policy in everything.tried}
+    assert all(policy == results[policy.name] for policy in sampled.tried)
 
 
 @given(st.integers(0, 2**32 - 1))
