@@ -39,7 +39,7 @@ COMMANDS = {
             "stream": Entry("the Spark job: segment load and events in, decisions out", "stream"),
             "executor": Entry("applies decisions from the Delta table through the admin REST interface", "executor"),
             "controller": Entry("the scalable-topic controller: layouts, split, merge, sessions, REST", "controller"),
-            "collector": Entry("reads a Pulsar cluster's load, layouts and consumers into Kafka", "collect"),
+            "collector": Entry("reads the load of segments and consumers from Pulsar or Kafka into Kafka", "collect"),
             "web": Entry("the page that operators keep open", "web"),
             "alerts": Entry("rules on the lake, told to Alertmanager, Slack, webhooks", "alerts"),
         },

@@ -14,7 +14,7 @@ from schemas.settings.section import Port, Seconds, Section
 
 
 class CollectSettings(Section):
-    """The collector, `anabranch serve collector`, of the Pulsar cluster at [controller] url (docs/pulsar.md)."""
+    """The collector, `anabranch serve collector`, of [controller] url: docs/pulsar.md; of Kafka: docs/clients.md."""
 
     cluster: str
     """Name of the Pulsar cluster to read; empty: the cluster that [controller] url belongs to."""
@@ -25,9 +25,9 @@ class CollectSettings(Section):
     segment_stats: bool
     """Ask for the stats of slow segments, to learn their backlog's age; needs Pulsar 5.0.0."""
     calls_per_second: Annotated[float, Field(gt=0, le=10_000)]
-    """Most calls per second to one broker, each about 1 ms of its CPU; more read large clusters sooner."""
+    """Most calls per second to a Pulsar broker, or to Kafka; each takes about 1 ms; more read large clusters sooner."""
     load_seconds: Annotated[float, Field(ge=0, le=86_400)]
-    """Seconds between brokers' updates (statsUpdateFrequencyInSecs); 0: ask them, which needs a super-user's token."""
+    """Seconds between updates of rates; 0: ask Pulsar for statsUpdateFrequencyInSecs (super-user), Kafka: 10."""
     snapshot_seconds: Seconds
     """Seconds in which all layouts, policies and counts are sent again; Kafka must keep them 12 times as long."""
     metrics_port: Port

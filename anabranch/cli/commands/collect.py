@@ -1,15 +1,18 @@
-"""`anabranch serve collector`: what a cluster does, from its REST interface into Kafka."""
+"""`anabranch serve collector`: what a cluster does, from its interfaces into Kafka."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from anabranch.cli.context import Context
 from schemas.bundles import Profile
 from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.collectors.status import CollectorStatus
 
 
 @click.group("collect")
@@ -36,7 +39,6 @@ def collect_topics(context: Context, once: bool, output: str) -> None:
     """
     context.start_logging("collect")
     from anabranch.collectors.pulsar.process import collect_pulsar
-    from anabranch.collectors.status import describe_status
     from runtime.telemetry.serving import MetricsError
 
     try:
@@ -45,6 +47,42 @@ def collect_topics(context: Context, once: bool, output: str) -> None:
         )
     except MetricsError as error:
         raise click.ClickException(str(error)) from error
+    _report_status(status, once, output)
+
+
+@collect_command.command("kafka")
+@click.option("--once", is_flag=True, help="Read everything until rates are known, send them, say what was seen, end.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def collect_segments(context: Context, once: bool, output: str) -> None:
+    """Collect the load of segments that are Kafka topics, until told to stop (Ctrl-C, SIGTERM).
+
+    \b
+    For our own controller with [controller] segments = "kafka". Reads offsets and group positions from the Kafka of
+    [kafka], layouts from the controller at [controller] url, and writes rates per segment to Kafka. It changes nothing
+    and may be killed and started again at any moment: docs/clients.md.
+    """
+    context.start_logging("collect")
+    from anabranch.collectors.kafka.process import collect_kafka
+    from anabranch.controller.segments.kafka_readings import SegmentReadings
+    from runtime.telemetry.serving import MetricsError
+
+    readings = SegmentReadings(context.settings.kafka_connection())
+    try:
+        status = collect_kafka(
+            context.settings, readings, lambda line: None if output == "json" else click.echo(line), once=once
+        )
+    except MetricsError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        readings.close()
+    _report_status(status, once, output)
+
+
+def _report_status(status: CollectorStatus, once: bool, output: str) -> None:
+    """Print what was seen, and fail if that is not all."""
+    from anabranch.collectors.status import describe_status
+
     if once or output == "json":
         click.echo(status.to_json() if output == "json" else describe_status(status))
     if once and not status.is_complete:

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Set
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from anabranch.admin.answers import Answered, Lost, Misdirected, NotConnected, Reply
 from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord
+from anabranch.collectors.publisher import RecordOutlet
 from anabranch.collectors.pulsar.attached import AttachedConsumers
 from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.calls import (
@@ -53,29 +54,6 @@ DEFAULT_REFRESH_SECONDS = 60.0
 """As Pulsar ships `statsUpdateFrequencyInSecs`; for a broker that does not say it."""
 MAX_TROUBLES = 20
 _IDLE_SECONDS = 0.05
-
-
-class RecordOutlet(Protocol):
-    """Destination of records: `publisher.RecordPublisher`, or a list in a test."""
-
-    waiting: int
-    samples_waiting: int
-    lost: int
-    sent: int
-    trouble: str | None
-
-    @property
-    def has_room(self) -> bool:
-        """Return whether announcements are accepted."""
-
-    def announce(self, record: KafkaRecord) -> None:
-        """Accept an announcement."""
-
-    def report(self, record: KafkaRecord) -> None:
-        """Accept samples."""
-
-    def poll(self) -> None:
-        """Process delivery confirmations."""
 
 
 class PulsarCollector:

@@ -27,9 +27,9 @@ KEPT = 16
 class CommittedOffsets:
     """Positions of groups, with a small cache of consumers. Thread-safe."""
 
-    def __init__(self, kafka: KafkaConnection, timeout: float) -> None:
-        """`timeout`: of one request, seconds."""
-        self._kafka, self._timeout = kafka, timeout
+    def __init__(self, kafka: KafkaConnection, timeout: float, most_kept: int = KEPT) -> None:
+        """`timeout`: of one request, seconds; `most_kept`: limit on the cached consumers."""
+        self._kafka, self._timeout, self._most_kept = kafka, timeout, most_kept
         self._kept: OrderedDict[str, Consumer] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -83,7 +83,7 @@ class CommittedOffsets:
             for group, reader in readers.items():
                 old += [self._kept.pop(group)] if group in self._kept else []
                 self._kept[group] = reader
-            while len(self._kept) > KEPT:
+            while len(self._kept) > self._most_kept:
                 old.append(self._kept.popitem(last=False)[1])
         _end(old)
 

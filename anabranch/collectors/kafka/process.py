@@ -1,0 +1,101 @@
+"""Kafka collector as a process: assembled from the settings, stopped by signals.
+
+Stage: called by `anabranch serve collector kafka`. It remembers nothing: rates need two readings, and the controller
+announces everything else.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from anabranch.admin.credentials import credentials_of
+from anabranch.admin.topics import ScalableTopics
+from anabranch.admin.transport import Transport
+from anabranch.collectors.kafka.collector import KafkaCollector, Readings
+from anabranch.collectors.kafka.segments import SegmentView
+from anabranch.collectors.metrics import CollectorMeter
+from anabranch.collectors.publisher import RecordPublisher
+from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
+from runtime.telemetry.health import Heartbeat, ProcessHealth
+from runtime.telemetry.serving import serve_metrics
+from schemas.settings.root import Settings
+
+log = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 5.0
+"""Longest wait for an answer of the controller."""
+STALLED_SECONDS = 120.0
+"""Time without a status, which is made every few seconds, after which the collector counts as stalled."""
+CLOSE_SECONDS = 5.0
+ONCE_SECONDS = 60.0
+"""Longest time for `once`: two readings ten seconds apart, and what the budget of calls makes wait."""
+
+
+def collect_kafka(
+    settings: Settings,
+    readings: Readings,
+    ready: Callable[[str], None],
+    *,
+    once: bool = False,
+    each: Callable[[list[SegmentView]], None] = lambda _: None,
+) -> CollectorStatus:
+    """Collect until SIGTERM or SIGINT, or with `once` until all rates are known; return the status.
+
+    `ready` gets one line when Kafka has answered; `each` the segments, with every status. Raises
+    `runtime.telemetry.serving.MetricsError`.
+    """
+    chosen, controller = settings.collect, settings.controller
+    transport = Transport(
+        controller.url,
+        credentials_of(settings),
+        user_agent="anabranch-collect",
+        timeout_seconds=REQUEST_SECONDS,
+        tls=settings.url_context(),
+        nodes=controller.nodes,
+    )
+    publisher = RecordPublisher(settings.kafka_connection(), lambda record: None)
+    meter = CollectorMeter()
+    heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
+    server = None
+    if chosen.metrics_port:
+        server = serve_metrics(
+            meter.registry,
+            chosen.metrics_port,
+            "[collect] metrics_port",
+            settings.metrics,
+            "collect-kafka",
+            ProcessHealth(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
+        )
+    collector = KafkaCollector(chosen, controller.url, ScalableTopics(transport).layout, readings, publisher)
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    end, is_ready, file = time.monotonic() + ONCE_SECONDS, False, settings.path(chosen.folder) / STATUS_FILE
+
+    def observe(status: CollectorStatus) -> bool:
+        nonlocal is_ready, is_reached
+        heartbeat.beat()
+        is_reached = any(broker.answers for broker in status.brokers)
+        meter.observe(status)
+        each(collector.segments())
+        try:
+            write_status(file, status)
+        except OSError as error:
+            log.warning("cannot write to %s, [collect] folder: %s", file.parent, error)
+        if not is_ready and is_reached:
+            is_ready = True
+            ready(f"collector ready: {len(status.brokers)} brokers of Kafka, controller at {controller.url}")
+        return not once or not (collector.has_seen_all or time.monotonic() > end)
+
+    try:
+        collector.run(stop, observe)
+    finally:
+        transport.close()
+        publisher.close(CLOSE_SECONDS)
+        if server is not None:
+            server.close()
+    return collector.status()
