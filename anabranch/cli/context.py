@@ -39,6 +39,8 @@ DEMONSTRATION = Path("conf/demonstration.toml")
 """Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
 STORY = Path("conf/story.toml")
 """Laid over that by a local run without a Pulsar."""
+WITH_CLIENTS = Path("conf/clients.toml")
+"""Laid over that by a local run with real producers and consumers."""
 WITH_PULSAR = Path("conf/demonstration-pulsar.toml")
 """Laid over the demonstration's by a local run with a Pulsar."""
 

@@ -18,6 +18,8 @@ from schemas.base import Wire
 log = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
+SEGMENTS_FILE = "segments.json"
+"""Rates and lags of segments, written by the collector of Kafka."""
 
 
 class BrokerStatus(Wire):

@@ -140,6 +140,11 @@ class TopicDemand:
         size, fanout = self._message_bytes, self._fanout
         return np.stack([rate, rate * size, rate * fanout, rate * size * fanout], axis=-1)
 
+    def momentary_rates(self, t: float, starts: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
+        """Return messages in per second of each inclusive range `starts[i]..ends[i]` at the instant `t`."""
+        first = np.asarray(starts, dtype=np.float64) / KEYS
+        return self._rate_in(t - self._origin, first, (np.asarray(ends, dtype=np.float64) + 1) / KEYS)
+
     def consumers(self, t: float) -> dict[str, int]:
         """The number of connected consumers of each subscription at `t`."""
         return {

@@ -33,7 +33,7 @@ from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.pulsar.traffic import make_topic, traffic_command
 from anabranch.local.report import build_report
 from anabranch.local.run_file import write_run_file
-from anabranch.local.setup import ensure_jars, ensure_pulsar
+from anabranch.local.setup import check_client_package, ensure_jars, ensure_pulsar
 from anabranch.local.supervisor import Supervisor
 from lake.tables import create_lake, read_columns
 from runtime.java_home import SetupError
@@ -51,6 +51,8 @@ RESTART_DELAY_SECONDS = 0.5
 """Delay before a part that died restarts; doubled at each successive death."""
 RESTART_MAX_DELAY_SECONDS = 30.0
 BROKER_HEAP = "256m"
+CLIENTS_STOP_SECONDS = 90.0
+"""Time for real consumers to read what was produced."""
 PULSAR_BROKER_HEAP = "192m"
 """Heap of Kafka beside Pulsar."""
 _COMMANDS = {"collect": ("serve", "collector"), "traffic": ("local", "traffic")}
@@ -112,6 +114,9 @@ class LocalRun:
         local, controller = self.settings.local, self.settings.controller
         self._check_disk()
         self._check_state()
+        clients = not self.pulsar and self.settings.traffic.load == "clients"
+        if clients:
+            check_client_package()
         jars = ensure_jars(self.settings, self.say)
         pulsar_jars = ensure_pulsar(self.settings, self.say) if self.pulsar else None
         if "stream" not in self.without:
@@ -157,7 +162,10 @@ class LocalRun:
         works = self._has_batches if waits else lambda: True
         parts = [part("stream", 2, works, 60), part("executor", 2)]
         if pulsar is None:
-            parts = [part("controller", 1, lambda: _answers(url)), *parts, part("traffic", 3)]
+            collect = [part("collect", 2, lambda: True, 15, "kafka")] if clients else []
+            stop_seconds = CLIENTS_STOP_SECONDS if clients else 15
+            traffic = part("traffic", 3, lambda: True, stop_seconds)
+            parts = [part("controller", 1, lambda: _answers(url)), *parts, *collect, traffic]
             if self.settings.traffic.demand == "story":
                 parts.append(part("alerts", 3))
         else:

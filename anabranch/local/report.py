@@ -28,6 +28,9 @@ from schemas.settings.root import Settings
 from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES
 
+CLIENTS_FILE = "clients.json"
+"""Counts of real clients, in the folder of the local run."""
+
 
 def build_report(
     settings: Settings,
@@ -48,6 +51,8 @@ def build_report(
     - `parts`: a list of `name`, `state`, `restarts`, `lastExit`, `detail`; `restarts`: all of them
     - `partEvents`: `events` as given
     - `traffic`: the generator's own counters (`starts`, `sent`, `delivered`, `failed`, `garbage`), or null
+    - `clients`: of a run with real clients, messages `produced`, `consumed`, `lost`, `outOfOrder`, `repeated` (delivery
+      is at least once) and `failed`, or null
     - `load`: of a run with Pulsar, what its client counted (`anabranch.local.pulsar.load`), or null
     - `batches`: `count`, and `milliseconds` and `operatorMilliseconds` as distributions
     - `messages`: `total`, `accepted`, `suppressed`, `deadLetters`
@@ -74,6 +79,7 @@ def build_report(
     """
     lake = WholeTables(settings.lake_path)
     has_pulsar = any(part.name == "pulsar" for part in parts)
+    has_clients = not has_pulsar and settings.traffic.load == "clients"
     return {
         "run": {
             "startedAt": started_at.isoformat(),
@@ -93,7 +99,8 @@ def build_report(
         ],
         "partEvents": json.loads(json.dumps(list(events), default=str)),
         "restarts": sum(part.restarts for part in parts),
-        "traffic": _counters(settings, COUNTERS_FILE),
+        "traffic": None if has_clients else _counters(settings, COUNTERS_FILE),
+        "clients": _counters(settings, CLIENTS_FILE) if has_clients else None,
         "load": _counters(settings, COUNTS_FILE) if has_pulsar else None,
         **summarize(lake, started_at, stopped_at),
         "balance": build_balance(lake, started_at, stopped_at, executor_stopped_at),
@@ -162,8 +169,18 @@ def report_text(report: Mapping[str, Any]) -> str:
         *(f"  {printable(sentence)}" for sentence in report["narrative"]),
         "",
         _integrity_line(checks),
+        *([clients_line(report["clients"])] if report.get("clients") else []),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def clients_line(counts: Mapping[str, int]) -> str:
+    """Return the counts of real clients in a line."""
+    words = ("produced", "consumed", "lost", "outOfOrder", "repeated", "failed")
+    named = {"outOfOrder": "out of order", "repeated": "received again", "failed": "not stored"}
+    return ", ".join(
+        f"{counts[word]:,} {named.get(word, word)}" for word in words if counts[word] or word not in words[4:]
+    )
 
 
 def _load_lines(load: Mapping[str, Any] | None) -> list[str]:

@@ -25,6 +25,7 @@ def write_run_file(
     from streaming.checkpoint.storage import checkpoint_of
 
     ports = free_ports(2)
+    has_collector = pulsar or settings.traffic.load == "clients"
     file = settings.path(settings.local.folder) / "run.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
@@ -40,7 +41,8 @@ def write_run_file(
         f"checkpoint = {_quoted(checkpoint_of(settings))}\n"
         f"[collect]\nfolder = {_quoted(settings.path(settings.collect.folder))}\n"
         # A single broker leads every topic: there is nothing to stand by for.
-        + (f'consumers = "registered"\nmetrics_port = {settings.collect.metrics_port or ports[1]}\n' if pulsar else ""),
+        + ('consumers = "registered"\n' if pulsar else "")
+        + (f"metrics_port = {settings.collect.metrics_port or ports[1]}\n" if has_collector else ""),
         encoding="utf-8",
     )
     return file

@@ -10,6 +10,7 @@ something asks for one.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -140,3 +141,9 @@ def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str], say: Callable
             )
         shutil.rmtree(folder, ignore_errors=True)
         got.rename(folder)
+
+
+def check_client_package() -> None:
+    """Raise `SetupError` unless the package of the clients is installed."""
+    if importlib.util.find_spec("anabranch_client") is None:
+        raise SetupError("real producers and consumers need the package anabranch-client: pip install ./clients/python")

@@ -70,7 +70,9 @@ def _at(curve: Curve, second: float) -> float:
     return float(np.interp(second, list(curve), list(curve.values())))
 
 
-_KEY = 40_503 / 65_536
+HOT_HASH = 40_503
+"""Hash of the hot key."""
+_KEY = HOT_HASH / 65_536
 _RAMP = Script({0: 0.1, 10: 0.1, 100: 1.0, 200: 1.0, 240: 0.1, 300: 0.1})
 _BURST = Script({0: 0.1}, hot=HotKeys(0.25, 0.5, {0: 0, 120: 0, 125: 0.5, 165: 0.5, 170: 0, 300: 0}))
 _CONSUMERS = Script({0: 0.08}, consumers={0: 2, 50: 3, 90: 5, 150: 2, 200: 4, 260: 2})

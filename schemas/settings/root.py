@@ -225,6 +225,8 @@ class TrafficSettings(Section):
     """`tenant/namespace` of the generated topics."""
     demand: Literal["waves", "story"]
     """`waves`: days, nights and bursts by the seed; `story`: the demonstration's five minutes, over and over."""
+    load: Literal["generated", "clients"]
+    """`generated`: samples as brokers would report them; `clients`: real producers and consumers, segments in Kafka."""
     report_seconds: Seconds
     """Seconds between two samples of every segment (PIP-483: 10)."""
     peak_msg_rate_in: Annotated[float, Field(gt=0)]

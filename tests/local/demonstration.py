@@ -17,6 +17,7 @@ def traffic_settings(**changed: object) -> TrafficSettings:
         "topics": 6,
         "namespace": "acme/shop",
         "demand": "waves",
+        "load": "generated",
         "report_seconds": 1,
         "peak_msg_rate_in": 30_000,
         "wave_seconds": 90,

@@ -18,7 +18,9 @@ from anabranch.local.broker import is_serving
 from anabranch.local.local_run import part_environment
 from anabranch.local.processes import session_members
 from anabranch.local.run_file import write_run_file
+from anabranch.local.setup import check_client_package
 from anabranch.local.supervisor import lock_folder
+from runtime.java_home import SetupError
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.topics import SEGMENT_STATS
 from schemas.settings.root import SECRET_VARIABLES, load_settings, without_secrets
@@ -221,9 +223,29 @@ def test_signal_during_start_leaves_nothing(tmp_path, jars, name):
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize(("options", "names"), [((), ["local", "demonstration", "story"]), (("--pulsar",), None)])
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ((), ["local", "demonstration", "story"]),
+        (("--pulsar",), None),
+        (("--demand", "clients"), ["local", "demonstration", "story", "clients"]),
+    ],
+)
 def test_story_is_for_made_up_traffic_only(tmp_path, monkeypatch, options, names):
     runs = []
     monkeypatch.setattr("anabranch.local.local_run.LocalRun", lambda settings, files, *_, **__: runs.append(files))
     CliRunner().invoke(cli, ["--home", str(tmp_path), "run", "--local", *options])
     assert [file.stem for file in runs[0]] == (names or ["local", "demonstration", "demonstration-pulsar"])
+
+
+@pytest.mark.parametrize("option", ["--pulsar", "--field"])
+def test_real_clients_refuse_other_demands(tmp_path, option):
+    done = CliRunner().invoke(cli, ["--home", str(tmp_path), "run", "--local", "--demand", "clients", option])
+    assert done.exit_code == 2
+    assert "--demand clients" in done.output
+
+
+def test_missing_client_package_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupError, match="pip install"):
+        check_client_package()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -51,7 +52,8 @@ def setup(context: Context, quiet: bool, pulsar: bool) -> None:
 def traffic(context: Context, seconds: float | None) -> None:
     """Generate topics, consumers and load samples until stopped.
 
-    At Ctrl-C or SIGTERM it delivers what it has sent.
+    At Ctrl-C or SIGTERM it delivers what it has sent. With [traffic] load = "clients" it runs real producers and
+    consumers instead, and at the end reads all that it has produced.
 
     \b
     Creates its topics at the controller ([controller] url), registers consumers there, and sends segment-stats to
@@ -68,8 +70,28 @@ def traffic(context: Context, seconds: float | None) -> None:
         clock = threading.Timer(seconds, stop.set)
         clock.daemon = True
         clock.start()
+    if settings.traffic.load == "clients":
+        _run_clients(context, stop)
+        return
     counts = run_traffic(settings, stop).counts
     click.echo(", ".join(f"{name} {counts[name]}" for name in ("sent", "delivered", "failed")), err=True)
+
+
+def _run_clients(context: Context, stop: threading.Event) -> None:
+    from anabranch.local.report import clients_line
+    from anabranch.local.setup import check_client_package
+    from anabranch.local.traffic import controller_topics
+    from runtime.java_home import SetupError
+
+    try:
+        check_client_package()
+    except SetupError as error:
+        raise click.ClickException(str(error)) from error
+    from anabranch.local.clients.traffic import run_clients
+
+    with contextlib.closing(controller_topics(context.settings)) as topics:
+        counts = run_clients(context.settings, topics, stop)
+    click.echo(clients_line(counts), err=True)
 
 
 @click.command("reset")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from anabranch.cli.context import DEMONSTRATION, LOCAL, STORY, WITH_PULSAR, Context
+from anabranch.cli.context import DEMONSTRATION, LOCAL, STORY, WITH_CLIENTS, WITH_PULSAR, Context
 from anabranch.cli.instants import DURATION
 from anabranch.cli.logs import start_logging
 
@@ -30,6 +30,13 @@ from anabranch.cli.logs import start_logging
 @click.option("--no-screen", is_flag=True, help="Lines instead of the live screen (also without a terminal).")
 @click.option(
     "--field", is_flag=True, help="The clocks and thresholds of conf/anabranch.toml, not the demonstration's."
+)
+@click.option(
+    "--demand",
+    type=click.Choice(["generated", "clients"]),
+    default="generated",
+    show_default=True,
+    help="Made-up load samples, or real producers and consumers with segments in Kafka; their load is collected.",
 )
 @click.option(
     "--pulsar",
@@ -53,6 +60,7 @@ def run_command(
     report_file: Path | None,
     no_screen: bool,
     field: bool,
+    demand: str,
     pulsar: bool,
     shadow: bool,
     without: tuple[str, ...],
@@ -70,11 +78,19 @@ def run_command(
         )
     if shadow and not pulsar:
         raise click.UsageError("--shadow is for --pulsar: our own controller has no scaler of its own")
+    clients = demand == "clients"
+    if clients and (pulsar or field):
+        raise click.UsageError(
+            "--demand clients has thresholds of its own, and no Pulsar: leave --pulsar and --field out"
+        )
     context.extra.append(LOCAL)
     if not field and not context.own:
         context.extra += [DEMONSTRATION] if pulsar else [DEMONSTRATION, STORY]
     if pulsar:
         context.extra.append(WITH_PULSAR)
+    if clients:
+        context.extra += [] if STORY in context.extra else [DEMONSTRATION, STORY]
+        context.extra.append(WITH_CLIENTS)
     settings = context.settings
     from anabranch.local.local_run import LocalRun
     from anabranch.local.supervisor import lock_folder

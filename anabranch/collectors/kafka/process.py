@@ -6,11 +6,14 @@ announces everything else.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
@@ -19,7 +22,7 @@ from anabranch.collectors.kafka.collector import KafkaCollector, Readings
 from anabranch.collectors.kafka.segments import SegmentView
 from anabranch.collectors.metrics import CollectorMeter
 from anabranch.collectors.publisher import RecordPublisher
-from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
+from anabranch.collectors.status import SEGMENTS_FILE, STATUS_FILE, CollectorStatus, write_status
 from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics
 from schemas.settings.root import Settings
@@ -33,6 +36,8 @@ STALLED_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
 ONCE_SECONDS = 60.0
 """Longest time for `once`: two readings ten seconds apart, and what the budget of calls makes wait."""
+MAX_SHOWN = 1_000
+"""Segments in the file for people."""
 
 
 def collect_kafka(
@@ -41,12 +46,10 @@ def collect_kafka(
     ready: Callable[[str], None],
     *,
     once: bool = False,
-    each: Callable[[list[SegmentView]], None] = lambda _: None,
 ) -> CollectorStatus:
     """Collect until SIGTERM or SIGINT, or with `once` until all rates are known; return the status.
 
-    `ready` gets one line when Kafka has answered; `each` the segments, with every status. Raises
-    `runtime.telemetry.serving.MetricsError`.
+    `ready` gets one line when Kafka has answered. Raises `runtime.telemetry.serving.MetricsError`.
     """
     chosen, controller = settings.collect, settings.controller
     transport = Transport(
@@ -81,9 +84,9 @@ def collect_kafka(
         heartbeat.beat()
         is_reached = any(broker.answers for broker in status.brokers)
         meter.observe(status)
-        each(collector.segments())
         try:
             write_status(file, status)
+            _write_segments(file.with_name(SEGMENTS_FILE), collector.segments()[:MAX_SHOWN])
         except OSError as error:
             log.warning("cannot write to %s, [collect] folder: %s", file.parent, error)
         if not is_ready and is_reached:
@@ -99,3 +102,20 @@ def collect_kafka(
         if server is not None:
             server.close()
     return collector.status()
+
+
+def _write_segments(file: Path, segments: Iterable[SegmentView]) -> None:
+    """Replace the file in one step; raises `OSError`."""
+    entries = [
+        {
+            "topic": view.topic,
+            "segment": view.segment,
+            "msgRateIn": None if view.rates is None else round(view.rates.msg_in, 1),
+            "msgRateOut": None if view.rates is None else round(view.rates.msg_out, 1),
+            "lag": view.lag,
+        }
+        for view in segments
+    ]
+    scratch = file.with_suffix(".new")
+    scratch.write_text(json.dumps({"at": time.time_ns() // 1_000_000, "segments": entries}))
+    os.replace(scratch, file)

@@ -5,6 +5,7 @@ the supervisor; writes to nothing but the terminal.
 
 - `frame`     one frame as a pure function of view, parts and terminal size
 - `keyspace`  a topic's segments as a shaded strip
+- `loads`     messages a second and consumer lag, where segments are in Kafka
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from datetime import datetime, timezone
 from rich.console import Console
 from rich.live import Live
 
+from anabranch.collectors.status import SEGMENTS_FILE
 from anabranch.history.live import LakeReader
 from anabranch.history.picture import LakeView
 from anabranch.local.processes import PartState
 from anabranch.local.screen.frame import frame
+from anabranch.local.screen.loads import read_loads
 from schemas.settings.root import Settings
 
 __all__ = ["frame", "run_screen"]
@@ -42,7 +45,7 @@ def run_screen(
     A lake that cannot be read for a moment leaves the last picture standing; drawing never ends the local run.
     """
     terminal = console or Console()
-    started = time.monotonic()
+    started, loads = time.monotonic(), settings.path(settings.collect.folder) / SEGMENTS_FILE
     newest = LakeView(now=_now())
     lock = threading.Lock()
 
@@ -66,7 +69,8 @@ def run_screen(
             with lock:
                 view = newest
             size = terminal.size
-            drawn = frame(replace(view, now=_now()), parts(), size.width, size.height, time.monotonic() - started)
+            elapsed = time.monotonic() - started
+            drawn = frame(replace(view, now=_now()), parts(), size.width, size.height, elapsed, read_loads(loads))
             live.update(drawn, refresh=True)
             stop.wait(1 / FRAMES_PER_SECOND)
     looking.join(5)

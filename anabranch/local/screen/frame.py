@@ -17,6 +17,7 @@ from anabranch.history.picture import DecisionView, ExecutorView, LakeView, Topi
 from anabranch.history.words import age, amount, hold_reason, printable, short_names, span
 from anabranch.local.processes import PartState
 from anabranch.local.screen.keyspace import legend, ruler, strip
+from anabranch.local.screen.loads import Loads, loads_text
 from lake.brakes import ALL
 
 DIM = "grey62"
@@ -41,6 +42,8 @@ _ACTIONS = (
     ("rebucket", "rebuckets for consumers"),
 )
 
+NO_LOADS: Loads = {}
+
 
 @dataclass(frozen=True)
 class _Columns:
@@ -53,10 +56,12 @@ class _Columns:
     hold: int
 
 
-def frame(view: LakeView, parts: Sequence[PartState], width: int, height: int, elapsed: float = 0.0) -> Group:
+def frame(
+    view: LakeView, parts: Sequence[PartState], width: int, height: int, elapsed: float = 0.0, loads: Loads = NO_LOADS
+) -> Group:
     """Draw the whole screen in at most `height` lines of at most `width` cells.
 
-    `elapsed`: seconds since the start.
+    `elapsed`: seconds since the start. `loads`: what the collector of Kafka has read of the segments.
     """
     top = [_parts_line(parts, width, elapsed), *_trouble_lines(parts, width, height)]
     top += [*_brake_lines(view, height), _rates_line(view, width)]
@@ -64,12 +69,13 @@ def frame(view: LakeView, parts: Sequence[PartState], width: int, height: int, e
         top.append(_actions_line(view))
     top += _page_lines(parts, height)
     room = height - len(top)
-    spacious = room >= 2 * len(view.topics) + 12
-    two_lines = room >= 2 * len(view.topics) + 6
+    per_topic = 3 if loads else 2
+    spacious = room >= per_topic * len(view.topics) + 12
+    two_lines = room >= per_topic * len(view.topics) + 6
     lines = [*top, Text("")] if spacious else top
     decisions_least = max(0, min(4, height // 6))
     topics_most = max(1, height - len(lines) - decisions_least - (1 if height >= 12 else 0))
-    lines += _topic_lines(view, width, topics_most, two_lines)
+    lines += _topic_lines(view, width, topics_most, two_lines, loads)
     if spacious:
         lines.append(Text(""))
     left = height - len(lines) - (1 if height >= 12 else 0)
@@ -193,7 +199,7 @@ def _figure(number: str, words: str, style: str = "") -> Text:
     return Text.assemble((number, f"bold {style}"), (f" {words}", DIM))
 
 
-def _topic_lines(view: LakeView, width: int, most: int, two_lines: bool) -> list[Text]:
+def _topic_lines(view: LakeView, width: int, most: int, two_lines: bool, loads: Loads) -> list[Text]:
     if not view.topics:
         return [Text("no topics yet: the first layouts are on their way through the stream", DIM)][:most]
     names = short_names(topic.name for topic in view.topics)
@@ -202,7 +208,7 @@ def _topic_lines(view: LakeView, width: int, most: int, two_lines: bool) -> list
     heading.append_text(ruler(columns.strip))
     if columns.consumers:
         heading.append("  consumers", FAINT)
-    per_topic = 2 if two_lines else 1
+    per_topic = (3 if loads else 2) if two_lines else 1
     fits = max(1, (most - 1) // per_topic)
     shown = view.topics
     if len(shown) > fits:
@@ -213,6 +219,9 @@ def _topic_lines(view: LakeView, width: int, most: int, two_lines: bool) -> list
         lines.append(line)
         if two_lines:
             lines.append(_second_line(topic, columns, view.now, width))
+        if two_lines and topic.name in loads:
+            indent = Text(" " * (columns.name + columns.epoch))
+            lines.append(indent.append_text(loads_text(loads[topic.name], width - indent.cell_len)))
     if len(shown) < len(view.topics):
         lines.append(Text(f"… and {len(view.topics) - len(shown)} more topics that are calmer", FAINT))
     return lines[:most]

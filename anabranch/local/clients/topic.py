@@ -1,0 +1,113 @@
+"""Producer and consumers of one topic, as many as the demand asks for.
+
+Stage: under `traffic`, whose thread produces; every consumer has a thread of its own. What goes wrong for a while - a
+controller or broker away, a consumer replaced - is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from anabranch.local.clients.keys import KeyedDemand
+from anabranch.local.clients.ledger import MessageLedger
+from anabranch_client import DeliveryReport, Producer, StreamConsumer
+from anabranch_client.errors import AnabranchError, AssignmentLost, QueueFull
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTION = "billing"
+FETCHED = 500
+WAIT_SECONDS, RETRY_SECONDS = 0.2, 1.0
+
+
+class ConsumerThread:
+    """One stream consumer, which is made again when it fails."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, name: str, ledger: MessageLedger) -> None:
+        self._config, self._topic, self._name, self._ledger = config, topic, name, ledger
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{name} of {topic}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin to leave."""
+        self._stop.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait until it has left."""
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with StreamConsumer(self._config, self._topic, SUBSCRIPTION, self._name) as consumer:
+                    while not self._stop.is_set():
+                        self._consume(consumer)
+            except AnabranchError as error:
+                log.warning("consumer %s of %s begins again: %s", self._name, self._topic, error)
+                self._stop.wait(RETRY_SECONDS)
+
+    def _consume(self, consumer: StreamConsumer) -> None:
+        messages = consumer.consume(FETCHED, WAIT_SECONDS)
+        self._ledger.receive((message.key() or b"", message.value() or b"") for message in messages)
+        if messages:
+            # The next owner gets them again.
+            with suppress(AssignmentLost):
+                consumer.acknowledge(messages[-1])
+
+
+class TopicClients:
+    """All clients of one topic."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, demand: KeyedDemand, life: str) -> None:
+        """The topic exists. Raises `AnabranchError` when its layout cannot be read."""
+        self.topic, self._config, self._demand = topic, config, demand
+        self.ledger = MessageLedger(life)
+        self._consumers: list[ConsumerThread] = []
+        self._leaving: list[ConsumerThread] = []
+        self._producer = Producer(config, topic)
+
+    def set_consumers(self, count: int) -> None:
+        """Have so many consumers; the last ones leave first."""
+        while len(self._consumers) > count:
+            leaving = self._consumers.pop()
+            leaving.stop()
+            self._leaving.append(leaving)
+        while len(self._consumers) < count:
+            name = f"{SUBSCRIPTION}-{len(self._consumers)}"
+            self._consumers.append(ConsumerThread(self._config, self.topic, name, self.ledger))
+
+    def produce(self, now: float) -> None:
+        """Send what is due at `now`, seconds since 1970; with a full queue the demand waits."""
+        for key in self._demand.due(now):
+            value = self.ledger.write_value(key)
+            try:
+                self._producer.produce(value, key, partial(self._delivered, key, value))
+            except QueueFull:
+                self.ledger.take_back(key)
+                break
+            except AnabranchError as error:
+                self.ledger.take_back(key)
+                log.warning("%s takes no messages: %s", self.topic, error)
+                break
+        self._producer.poll(0)
+
+    def _delivered(self, key: bytes, value: bytes, error: AnabranchError | None, _: DeliveryReport) -> None:
+        self.ledger.settle(key, value, error is None)
+
+    def flush(self, seconds: float) -> None:
+        """Wait for the reports of all messages."""
+        self._producer.flush(seconds)
+
+    def stop(self, seconds: float) -> None:
+        """End the consumers, then the producer."""
+        for consumer in self._consumers:
+            consumer.stop()
+        for consumer in (*self._consumers, *self._leaving):
+            consumer.join(seconds)
+        self._producer.close(seconds)
