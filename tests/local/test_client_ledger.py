@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from anabranch.local.clients.keys import KeyedDemand, make_keys
+from anabranch.local.clients.keys import DemandByKey, make_keys
 from anabranch.local.clients.ledger import VALUE_BYTES, LedgerTotals, MessageLedger
 from anabranch.local.demand import demands
 from anabranch.local.report import clients_line
@@ -73,7 +73,7 @@ def test_keys_carry_the_load_of_their_ranges():
     assert hashes == sorted(hashes)
     sent = Counter()
     for demand in (ramp, one_key):
-        keyed = KeyedDemand(demand, keys, NOW)
+        keyed = DemandByKey(demand, keys, NOW)
         for step in range(1, 601):
             sent[demand.topic] += Counter(keyed.due(NOW + step / 10)).total()
     seconds = np.arange(0.05, 60, 0.1)
@@ -84,7 +84,7 @@ def test_keys_carry_the_load_of_their_ranges():
 
 def test_one_key_carries_all_of_the_hot_load():
     one_key = demands(traffic_settings(demand="story", peak_msg_rate_in=900), NOW)[3]
-    keyed = KeyedDemand(one_key, make_keys(), NOW + 60)
+    keyed = DemandByKey(one_key, make_keys(), NOW + 60)
     sent = Counter(key for step in range(1, 101) for key in keyed.due(NOW + 60 + step / 10))
     (hot, count), (_, next_count) = sent.most_common(2)
     assert key_hash(hot) == HOT_HASH
@@ -94,5 +94,5 @@ def test_one_key_carries_all_of_the_hot_load():
 
 def test_long_pause_is_not_made_up_for():
     steady = demands(traffic_settings(demand="story", peak_msg_rate_in=900), NOW)[5]
-    keyed = KeyedDemand(steady, make_keys(), NOW)
+    keyed = DemandByKey(steady, make_keys(), NOW)
     assert len(list(keyed.due(NOW + 500))) < 900

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from anabranch.collectors.kafka.process import _write_segments
 from anabranch.collectors.kafka.rates import SegmentRates
-from anabranch.collectors.kafka.segments import SegmentView
+from anabranch.collectors.kafka.segments import SegmentReport
 from anabranch.local.screen.frame import frame
 from anabranch.local.screen.loads import SegmentLoad, loads_text, read_loads
 from tests.local.test_screen import PARTS, topic, view
@@ -22,8 +22,8 @@ def test_collectors_file_is_read_by_topic(tmp_path):
     file = tmp_path / "segments.json"
     assert read_loads(file) == {}
     views = [
-        SegmentView(TOPIC, 0, SegmentRates(120.04, 1.0, 60.0, 1.0), {"billing": 3, "search": 1}),
-        SegmentView(TOPIC, 4, None, {"billing": None}),
+        SegmentReport(TOPIC, 0, SegmentRates(120.04, 1.0, 60.0, 1.0), {"billing": 3, "search": 1}),
+        SegmentReport(TOPIC, 4, None, {"billing": None}),
     ]
     _write_segments(file, views)
     assert read_loads(file) == {TOPIC: [SegmentLoad(0, 120.0, 3), SegmentLoad(4, None, None)]}

@@ -19,8 +19,8 @@ from confluent_kafka import KafkaException
 from anabranch.admin.answers import Reply
 from anabranch.collectors.announcements import load_records
 from anabranch.collectors.kafka.rates import WINDOW_READINGS
-from anabranch.collectors.kafka.segments import FollowedSegments, SegmentView
-from anabranch.collectors.kafka.topics import KafkaSegment, ListedTopic, ListedTopics
+from anabranch.collectors.kafka.segments import FollowedSegments, SegmentReport
+from anabranch.collectors.kafka.topics import ListedSegment, ListedTopic, ListedTopics
 from anabranch.collectors.publisher import RecordOutlet
 from anabranch.collectors.pulsar.sweep import Budget
 from anabranch.collectors.status import BrokerStatus, CollectorStatus, Troubles
@@ -50,7 +50,7 @@ class Cluster(Protocol):
         """Return the live brokers, each `host:port`."""
 
     @property
-    def segments(self) -> Sequence[KafkaSegment]:
+    def segments(self) -> Sequence[ListedSegment]:
         """Return the segments' topics."""
 
 
@@ -249,7 +249,7 @@ class KafkaCollector:
         now = time.monotonic()
         return all(followed.progress.rates(now) for followed in self._followed if followed.kafka.leader)
 
-    def segments(self) -> list[SegmentView]:
+    def segments(self) -> list[SegmentReport]:
         """Return all followed segments by topic and id."""
         return self._followed.views(time.monotonic())
 

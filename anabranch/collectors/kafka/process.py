@@ -19,7 +19,7 @@ from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.collectors.kafka.collector import KafkaCollector, Readings
-from anabranch.collectors.kafka.segments import SegmentView
+from anabranch.collectors.kafka.segments import SegmentReport
 from anabranch.collectors.metrics import CollectorMeter
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.status import SEGMENTS_FILE, STATUS_FILE, CollectorStatus, write_status
@@ -104,7 +104,7 @@ def collect_kafka(
     return collector.status()
 
 
-def _write_segments(file: Path, segments: Iterable[SegmentView]) -> None:
+def _write_segments(file: Path, segments: Iterable[SegmentReport]) -> None:
     """Replace the file in one step; raises `OSError`."""
     entries = [
         {

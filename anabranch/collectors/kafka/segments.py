@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anabranch.collectors.announcements import LoadRates
 from anabranch.collectors.kafka.rates import SegmentProgress, SegmentRates
-from anabranch.collectors.kafka.topics import KafkaSegment, ListedTopic
+from anabranch.collectors.kafka.topics import ListedSegment, ListedTopic
 
 MAX_MEASURED = 50
 """Segments of one call for the sizes of messages."""
@@ -19,7 +19,7 @@ MEASURE_AGAIN_SECONDS, MEASURE_SOON_SECONDS = 60.0, 5.0
 """Between two measurements of a segment's messages; soon where none was found, as with transactions' offsets."""
 
 
-class SegmentView(NamedTuple):
+class SegmentReport(NamedTuple):
     """A followed segment, for people."""
 
     topic: str
@@ -33,7 +33,7 @@ class FollowedSegment(NamedTuple):
     """An active segment that Kafka lists."""
 
     topic: str
-    kafka: KafkaSegment
+    kafka: ListedSegment
     progress: SegmentProgress
 
     @property
@@ -160,10 +160,10 @@ class FollowedSegments:
         silent = (f for f in self if not f.kafka.leader or f.progress.rates(now) is None)
         return [*self.unlisted, *(followed.name for followed in silent)]
 
-    def views(self, now: float) -> list[SegmentView]:
+    def views(self, now: float) -> list[SegmentReport]:
         """Return all followed segments by topic and id."""
         return sorted(
-            SegmentView(
+            SegmentReport(
                 followed.topic,
                 followed.kafka.id,
                 followed.progress.rates(now),

@@ -18,7 +18,7 @@ SOON_SECONDS, SOON_FOR_SECONDS = 1.0, 60.0
 """Between two readings of one whose segments have just changed, and how long it is read so often."""
 
 
-class KafkaSegment(Protocol):
+class ListedSegment(Protocol):
     """A segment's Kafka topic, as the brokers list it."""
 
     @property
@@ -42,7 +42,7 @@ class KafkaSegment(Protocol):
         """Return the broker that leads it, `host:port`; empty: none at present."""
 
 
-class LayoutSegment(Protocol):
+class ActiveSegment(Protocol):
     """An active segment of a layout."""
 
     @property
@@ -50,11 +50,11 @@ class LayoutSegment(Protocol):
         """Return its id."""
 
 
-class Layout(Protocol):
+class AnsweredLayout(Protocol):
     """A layout as the controller answers it."""
 
     @property
-    def active(self) -> Iterable[LayoutSegment]:
+    def active(self) -> Iterable[ActiveSegment]:
         """Return the active segments."""
 
     @property
@@ -71,9 +71,9 @@ class ListedTopic:
     """A topic with segments in Kafka."""
 
     name: str
-    kafka: dict[tuple[int | None, int], KafkaSegment] = field(default_factory=dict)
+    kafka: dict[tuple[int | None, int], ListedSegment] = field(default_factory=dict)
     """By incarnation and id."""
-    layout: Layout | None = None
+    layout: AnsweredLayout | None = None
     """None: not read, or not of this controller."""
     asked_at: float = float("-inf")
     read_at: float = float("-inf")
@@ -101,7 +101,7 @@ class ListedTopic:
             return False
         return all(created_at != layout.created_at_ms or id in layout.segments for created_at, id in self.kafka)
 
-    def active(self) -> Iterator[tuple[int, KafkaSegment | None]]:
+    def active(self) -> Iterator[tuple[int, ListedSegment | None]]:
         """Yield the active segments with their Kafka topics, None where Kafka lists none."""
         if self.layout is not None:
             for segment in self.layout.active:
@@ -115,9 +115,9 @@ class ListedTopics:
         self._prefixes = tuple(f"topic://{namespace}/" for namespace in namespaces)
         self.known: dict[str, ListedTopic] = {}
 
-    def update(self, segments: Iterable[KafkaSegment], now: float) -> None:
+    def update(self, segments: Iterable[ListedSegment], now: float) -> None:
         """Take over what Kafka lists."""
-        listed: dict[str, dict[tuple[int | None, int], KafkaSegment]] = {}
+        listed: dict[str, dict[tuple[int | None, int], ListedSegment]] = {}
         for segment in segments:
             if not self._prefixes or segment.topic.startswith(self._prefixes):
                 listed.setdefault(segment.topic, {})[segment.created_at, segment.id] = segment

@@ -31,7 +31,7 @@ def make_keys(count: int = KEY_COUNT) -> list[bytes]:
     return [key for _, key in sorted(keys.items())]
 
 
-class KeyedDemand:
+class DemandByKey:
     """Messages that are due, key by key, of one topic's demand."""
 
     def __init__(self, demand: TopicDemand, keys: list[bytes], began_at: float) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from anabranch.local.clients.keys import KeyedDemand
+from anabranch.local.clients.keys import DemandByKey
 from anabranch.local.clients.ledger import MessageLedger
 from anabranch_client import DeliveryReport, Producer, StreamConsumer
 from anabranch_client.errors import AnabranchError, AssignmentLost, QueueFull
@@ -64,7 +64,7 @@ class ConsumerThread:
 class TopicClients:
     """All clients of one topic."""
 
-    def __init__(self, config: Mapping[str, Any], topic: str, demand: KeyedDemand, life: str) -> None:
+    def __init__(self, config: Mapping[str, Any], topic: str, demand: DemandByKey, life: str) -> None:
         """The topic exists. Raises `AnabranchError` when its layout cannot be read."""
         self.topic, self._config, self._demand = topic, config, demand
         self.ledger = MessageLedger(life)

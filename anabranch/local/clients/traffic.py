@@ -19,7 +19,7 @@ from typing import Any
 
 from anabranch.admin.answers import Answered, Refused
 from anabranch.admin.topics import ScalableTopics
-from anabranch.local.clients.keys import KeyedDemand, make_keys
+from anabranch.local.clients.keys import DemandByKey, make_keys
 from anabranch.local.clients.ledger import LedgerTotals
 from anabranch.local.clients.topic import SUBSCRIPTION, TopicClients
 from anabranch.local.demand import TopicDemand, demands
@@ -46,7 +46,7 @@ def run_clients(settings: Settings, topics: ScalableTopics, stop: threading.Even
     }
     clients: list[tuple[TopicDemand, TopicClients]] = []
     for demand in wanted:
-        made = _begin_topic(topics, demand, config, KeyedDemand(demand, keys, began_at), life, stop)
+        made = _begin_topic(topics, demand, config, DemandByKey(demand, keys, began_at), life, stop)
         if made is not None:
             clients.append((demand, made))
     log.info("%d topics, %d keys each", len(clients), len(keys))
@@ -69,7 +69,7 @@ def _begin_topic(
     topics: ScalableTopics,
     demand: TopicDemand,
     config: dict[str, Any],
-    keyed: KeyedDemand,
+    keyed: DemandByKey,
     life: str,
     stop: threading.Event,
 ) -> TopicClients | None:
