@@ -19,6 +19,7 @@ BENCHMARKS = (
     "restart",
     "controller",
     "anonymous",
+    "clients",
     "executor",
     "bookies",
     "switches",

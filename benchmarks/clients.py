@@ -1,0 +1,235 @@
+"""Clients beside confluent-kafka on a plain topic with as many partitions, and what a seal costs the producer.
+
+Run as `python -m benchmarks.clients [--quick]`: a broker, a controller and one client at a time, on this machine.
+Rounds of the two clients alternate; a ratio is the median of the rounds' ratios. Producers are idempotent with the same
+settings and call a function for every message; consumers read the same messages in batches and look at keys and values.
+Then messages are produced at a steady rate while segments split: the delay by a seal is the time from `produce` to the
+report, of keys of the sealed segment and of all others. Prints the figures and writes benchmarks/clients.json.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import confluent_kafka
+import psutil
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from anabranch.local.broker import EmbeddedBroker
+from anabranch.local.setup import ensure_jars
+from anabranch_client.layout import key_hash
+from anabranch_client.producer import Producer
+from anabranch_client.stream_consumer import StreamConsumer
+from benchmarks.record import machine_now, write_report
+from schemas.settings.root import load_settings
+from tests.client.scalable_topic import ScalableTopic
+from tests.controller.processes import ControllerProcess
+
+SEGMENTS, KEYS, VALUE = 4, [f"key-{number}" for number in range(2_000)], b"v" * 100
+FAIR = {"linger.ms": 5, "queue.buffering.max.messages": 100_000}
+SEAL_RATE, SEALS = 2_000, 8
+SUBSCRIPTION, PLAIN = "reader", "plain"
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look.")
+def main(quick: bool) -> None:
+    """Measures, prints, writes."""
+    report: dict[str, Any] = {"machine": machine_now()}
+    messages, rounds = (50_000, 3) if quick else (300_000, 7)
+    with _topic() as topic:
+        report["producer"] = _ratio(
+            rounds, lambda: _rate_of_producer(topic, messages), lambda: _rate_of_plain_producer(topic, messages)
+        )
+        _print("producer", report["producer"])
+        report["consumer"] = _ratio(
+            min(rounds, 5), lambda: _rate_of_consumer(topic, messages), lambda: _rate_of_plain_consumer(topic, messages)
+        )
+        _print("consumer", report["consumer"])
+        report["seal"] = _delays_by_seals(topic, 2 if quick else SEALS)
+        _print("seal", report["seal"])
+        report["memory"] = _memory_of_full_producer(topic)
+        _print("memory", report["memory"])
+    if not quick:
+        write_report("clients", report)
+
+
+@contextmanager
+def _topic() -> Iterator[ScalableTopic]:
+    """A scalable topic, and beside it the plain topic `PLAIN`."""
+    jars = ensure_jars(load_settings(environment={}), print)
+    with tempfile.TemporaryDirectory() as folder:
+        broker = EmbeddedBroker(Path(folder) / "kafka", jars.kafka, heap="1g")
+        broker.start()
+        try:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            admin.create_topics([NewTopic(PLAIN, SEGMENTS, 1)])[PLAIN].result(60)
+            with ControllerProcess(Path(folder), "kafka", broker.bootstrap).life() as (client, _):
+                topic = ScalableTopic("topic://acme/bench/orders", client, broker.bootstrap)
+                topic.create(SEGMENTS)
+                client.put(f"{topic.path}/subscriptions/{SUBSCRIPTION}").raise_for_status()
+                yield topic
+        finally:
+            broker.kill()
+
+
+def _ratio(rounds: int, ours: Callable[[], float], plain: Callable[[], float]) -> dict[str, float]:
+    """Messages a second of both, in turns, and the ratio."""
+    pairs = []
+    for number in range(rounds + 1):
+        # Who begins changes, and the first round warms the broker up.
+        pair = (ours(), plain()) if number % 2 else tuple(reversed((plain(), ours())))
+        pairs += [pair] if number else []
+    return {
+        "anabranch": round(statistics.median(pair[0] for pair in pairs)),
+        "confluent_kafka": round(statistics.median(pair[1] for pair in pairs)),
+        "ratio": round(statistics.median(pair[0] / pair[1] for pair in pairs), 2),
+        "lowest_ratio": round(min(pair[0] / pair[1] for pair in pairs), 2),
+    }
+
+
+def _rate_of_producer(topic: ScalableTopic, messages: int) -> float:
+    with Producer(topic.config() | FAIR, topic.name) as producer:
+        return _rate_of(messages, producer.poll, producer.flush, producer.produce)
+
+
+def _rate_of_plain_producer(topic: ScalableTopic, messages: int) -> float:
+    config = {"bootstrap.servers": topic.bootstrap, "enable.idempotence": True, "acks": "all", **FAIR}
+    producer = confluent_kafka.Producer(config)
+
+    def produce(value: bytes, key: str, on_delivery: Any) -> None:
+        producer.produce(PLAIN, value, key, on_delivery=on_delivery)
+
+    return _rate_of(messages, producer.poll, producer.flush, produce)
+
+
+def _rate_of(messages: int, poll: Callable[[float], int], flush: Callable[[], int], produce: Any) -> float:
+    """Messages a second of a producer, from the first call to the last report."""
+    ends = [0, 0]
+
+    def count(error: object, _: object) -> None:
+        ends[error is not None] += 1
+
+    began = time.perf_counter()
+    for number in range(messages):
+        while True:
+            try:
+                produce(VALUE, KEYS[number % len(KEYS)], on_delivery=count)
+                break
+            except BufferError:
+                poll(0.01)
+        if number % 500 == 0:
+            poll(0)
+    flush()
+    seconds = time.perf_counter() - began
+    if ends != [messages, 0]:
+        raise SystemExit(f"of {messages} messages, {ends[0]} were stored and {ends[1]} failed")
+    return messages / seconds
+
+
+def _rate_of_consumer(topic: ScalableTopic, messages: int) -> float:
+    """Each round reads everything that there is, from a subscription of its own."""
+    subscription = f"{SUBSCRIPTION}-{time.monotonic_ns()}"
+    topic.admin.put(f"{topic.path}/subscriptions/{subscription}", params={"startMessageId": "earliest"})
+    with StreamConsumer(topic.config(), topic.name, subscription, "only") as consumer:
+        return _rate_of_reading(messages, lambda: consumer.consume(500, 30), consumer.acknowledge)
+
+
+def _rate_of_plain_consumer(topic: ScalableTopic, messages: int) -> float:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": topic.bootstrap,
+            "group.id": f"plain-{time.monotonic_ns()}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([PLAIN])
+    try:
+        return _rate_of_reading(messages, lambda: consumer.consume(500, 30), lambda last: consumer.commit(last))
+    finally:
+        consumer.close()
+
+
+def _rate_of_reading(messages: int, consume: Callable[[], list[Any]], acknowledge: Callable[[Any], Any]) -> float:
+    """Messages a second of a consumer, from its first batch on."""
+    batch = consume()
+    began, count, size = time.perf_counter(), 0, 0
+    while count < messages:
+        batch = consume()
+        for message in batch:
+            size += len(message.key()) + len(message.value())
+        count += len(batch)
+        acknowledge(batch[-1])
+    return count / (time.perf_counter() - began)
+
+
+def _delays_by_seals(topic: ScalableTopic, seals: int) -> dict[str, float]:
+    """Milliseconds from `produce` to the report while segments split, of their keys and of all others."""
+    affected, others, resent = [], [], 0
+    with Producer(topic.config() | {"linger.ms": 1}, topic.name) as producer, ThreadPoolExecutor(1) as splitting:
+        for _ in range(seals):
+            parent = topic.active()[0]
+            hashes = range(parent["hashRange"]["start"], parent["hashRange"]["end"] + 1)
+            delays: dict[bool, list[float]] = {True: [], False: []}
+            _produce_steadily(producer, 0.5, hashes, delays)
+            calm = max(delays[True])
+            split = splitting.submit(topic.split, parent["segmentId"])
+            _produce_steadily(producer, 1.0, hashes, delays)
+            split.result()
+            producer.flush()
+            affected.append(max(delays[True]))
+            others.append(max(delays[False]))
+            print(f"seal: before {calm:.0f} ms, affected {affected[-1]:.0f} ms, others {others[-1]:.0f} ms", flush=True)
+        resent = producer.resent
+    return {
+        "seals": seals,
+        "resent": resent,
+        "affected_median_ms": round(statistics.median(affected)),
+        "affected_most_ms": round(max(affected)),
+        "others_median_ms": round(statistics.median(others)),
+        "others_most_ms": round(max(others)),
+    }
+
+
+def _produce_steadily(producer: Producer, seconds: float, hashes: range, delays: dict[bool, list[float]]) -> None:
+    began, number = time.perf_counter(), 0
+    while (now := time.perf_counter()) < began + seconds:
+        while number < (now - began) * SEAL_RATE:
+            key = KEYS[number % len(KEYS)]
+            number += 1
+            mine = delays[key_hash(key.encode()) in hashes]
+            sent = time.perf_counter()
+            producer.produce(
+                VALUE, key, lambda _, __, mine=mine, sent=sent: mine.append(1_000 * (time.perf_counter() - sent))
+            )
+        producer.poll(0.001)
+
+
+def _memory_of_full_producer(topic: ScalableTopic) -> dict[str, int]:
+    """Resident memory that a producer adds until it refuses messages; the bound counts 600 bytes for each of these."""
+    process = psutil.Process()
+    with Producer(topic.config(linger_ms=60_000), topic.name) as producer:
+        before, count = process.memory_info().rss, 0
+        try:
+            while True:
+                producer.produce(VALUE, KEYS[count % len(KEYS)])
+                count += 1
+        except BufferError:
+            return {"messages": count, "added_mb": (process.memory_info().rss - before) // 2**20}
+
+
+def _print(name: str, figures: dict[str, Any]) -> None:
+    print(f"{name}:  " + "  ".join(f"{key} {value}" for key, value in figures.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

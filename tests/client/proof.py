@@ -1,0 +1,206 @@
+"""Proof of the clients under load: real processes, splits and merges all the time, and kill -9 of every party in turn.
+
+Run as `python -m tests.client.proof [--minutes 2] [--rate 3000] [--folder FOLDER]`. Three producers write, and five
+consumers of each kind read, while segments split and merge. Every few seconds a producer, a consumer, the controller or
+the broker is killed with SIGKILL and started again, or a consumer is stopped for a while. At the end producers flush,
+consumers read everything, and `proof_check` judges the records of all processes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+import httpx
+
+from anabranch.local.broker import EmbeddedBroker
+from anabranch.local.setup import ensure_jars
+from schemas.settings.root import load_settings
+from tests.client.proof_check import KINDS, Verdict, check, read_lines
+from tests.client.scalable_topic import ScalableTopic
+from tests.controller.processes import ROOT, ControllerProcess
+
+NAME = "topic://acme/proof/orders"
+SUBSCRIPTIONS = {"stream": "STREAM", "queue": "QUEUE", "checkpoint": "CHECKPOINT"}
+MAX_SEGMENTS = 4
+STALL_SECONDS = 10.0
+READ_SECONDS = 600.0
+"""Longest time for the consumers to read what is left at the end."""
+
+
+class Proof:
+    """All processes of a run."""
+
+    def __init__(self, folder: Path, broker: EmbeddedBroker, rate: int, consumers: int, chance: random.Random) -> None:
+        self.folder, self.broker, self.rate, self.chance = folder, broker, rate, chance
+        self.controller = ControllerProcess(folder, "kafka", broker.bootstrap)
+        self._life = ExitStack()
+        self.processes: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self.lives: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        """Splits, merges and disturbances so far."""
+        self.names = {
+            "producer": ["p0", "p1", "p2"],
+            **{kind: [f"{kind}-{n}" for n in range(consumers)] for kind in KINDS},
+        }
+
+    def start_controller(self) -> None:
+        """Start the controller where it was before."""
+        client, _ = self._life.enter_context(self.controller.life())
+        self.controller.port = int(self.controller.url.rpartition(":")[2])
+        self.topic = ScalableTopic(NAME, client, self.broker.bootstrap)
+
+    def start(self, kind: str, name: str) -> None:
+        """Start a process, again if it was killed."""
+        order = {
+            "kind": kind,
+            "name": name,
+            "life": self.lives[name],
+            "rate": self.rate / 3,
+            "topic": NAME,
+            "subscription": f"of-{kind}",
+            "record": str(self.record(kind, name)),
+            "config": self.topic.config(linger_ms=5, log_level=0),
+        }
+        self.lives[name] += 1
+        command = [sys.executable, "-m", "tests.client.proof_worker", json.dumps(order)]
+        with open(self.folder / "workers.log", "ab") as log:
+            self.processes[kind, name] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def record(self, kind: str, name: str) -> Path:
+        """Return the file of a process's record; its lives share it."""
+        return self.folder / f"{kind}.{name}.jsonl"
+
+    def disturb(self, party: str) -> None:
+        """Kill a party and start it again; `stall`: stop a consumer for a while."""
+        self.done[party] += 1
+        if party == "controller":
+            self._life.close()
+            self.start_controller()
+        elif party == "broker":
+            self.broker.kill()
+            self.broker.start()
+        elif party == "stall":
+            process = self.processes["stream", self.chance.choice(self.names["stream"])]
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(STALL_SECONDS)
+            process.send_signal(signal.SIGCONT)
+        else:
+            name = self.chance.choice(self.names[party])
+            process = self.processes[party, name]
+            process.kill()
+            process.wait()
+            self.start(party, name)
+
+    def change(self) -> None:
+        """Split or merge; the controller or the broker may be away."""
+        try:
+            self.done[self.topic.change(self.chance, MAX_SEGMENTS)] += 1
+        except (httpx.HTTPError, AssertionError, RuntimeError):
+            self.done["refused"] += 1
+
+    def verdict(self) -> Verdict:
+        """Judge the records."""
+        return check(
+            {
+                kind: [read_lines(file) for name in names if (file := self.record(kind, name)).exists()]
+                for kind, names in self.names.items()
+            }
+        )
+
+    def end(self, kind: str) -> None:
+        """End the processes of a kind cleanly."""
+        processes = [self.processes[kind, name] for name in self.names[kind]]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(READ_SECONDS)
+
+    def close(self) -> None:
+        """End everything that is left."""
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        self._life.close()
+
+
+@contextmanager
+def running(folder: Path, jars: Path, rate: int, consumers: int, seed: int) -> Iterator[Proof]:
+    """A broker, a controller, a topic and all processes."""
+    broker = EmbeddedBroker(folder / "kafka", jars)
+    broker.start()
+    proof = Proof(folder, broker, rate, consumers, random.Random(seed))
+    try:
+        proof.start_controller()
+        proof.topic.create(2)
+        for kind, type in SUBSCRIPTIONS.items():
+            proof.topic.admin.put(f"{proof.topic.path}/subscriptions/of-{kind}?type={type}").raise_for_status()
+        for kind, names in proof.names.items():
+            for name in names:
+                proof.start(kind, name)
+        yield proof
+    finally:
+        proof.close()
+        broker.kill()
+
+
+def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) -> Verdict:
+    """Change and disturb for a time, let everything be read, and judge."""
+    over = threading.Event()
+
+    def change() -> None:
+        while not over.wait(pause):
+            proof.change()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for party in parties:
+            time.sleep(seconds / len(parties))
+            proof.disturb(party)
+    finally:
+        over.set()
+        changing.join()
+    proof.end("producer")
+    until = time.monotonic() + READ_SECONDS
+    while (verdict := proof.verdict()).lost.total() and not verdict.faults and time.monotonic() < until:
+        time.sleep(1)
+    return verdict
+
+
+@click.command()
+@click.option("--minutes", default=2.0, help="Time of load and disturbances.")
+@click.option("--rate", default=3_000, help="Messages a second in all.")
+@click.option("--consumers", default=5, help="Of each kind.")
+@click.option("--seed", default=35)
+@click.option("--folder", type=click.Path(path_type=Path), help="For all records; kept.")
+def main(minutes: float, rate: int, consumers: int, seed: int, folder: Path | None) -> None:
+    """Run, print what came out, and fail unless nothing was lost."""
+    jars = ensure_jars(load_settings(environment={}), print).kafka
+    chance = random.Random(seed)
+    parties: list[str] = []
+    while len(parties) < minutes * 60 / 12:
+        parties += chance.sample(["producer", *KINDS, "controller", "broker", "stall"], 7)
+    with ExitStack() as stack:
+        home = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        home.mkdir(exist_ok=True)
+        proof = stack.enter_context(running(home, jars, rate, consumers, seed))
+        verdict = prove(proof, minutes * 60, parties)
+        print(", ".join(f"{name} {count}" for name, count in sorted(proof.done.items())))
+        print(verdict)
+    sys.exit(not verdict.is_right)
+
+
+if __name__ == "__main__":
+    main()
