@@ -27,6 +27,17 @@ def soon() -> float:
     return time.time() + 120
 
 
+class KeptHands(LedgerHands):
+    """Hands that one command after the other uses in this process: each would wait seconds for a JVM of its own."""
+
+    def close(self) -> None:
+        """A command has ended."""
+
+    def end(self) -> None:
+        """No more commands come."""
+        super().close()
+
+
 @dataclass
 class BookKeepers:
     """The clusters, the hands over all of them, and what writes ledgers."""
@@ -34,7 +45,7 @@ class BookKeepers:
     clusters: dict[str, BookKeeperCluster]
     programs: BookKeeperPrograms
     folder: Path
-    hands: LedgerHands
+    hands: KeptHands
     writer: LedgerWriter
 
     def write(self, cluster: str, **what: object) -> int:
@@ -48,9 +59,15 @@ class BookKeepers:
 
     def new_hands(self, concurrency: int = 16) -> LedgerHands:
         """Hands with a program of their own."""
+        return LedgerHands(*self._of_hands(concurrency), concurrency)
+
+    def kept_hands(self) -> KeptHands:
+        """Those that stay."""
+        return KeptHands(*self._of_hands(16))
+
+    def _of_hands(self, concurrency: int) -> tuple[list[str], dict[str, BookKeeperAddress], Path]:
         addresses = {name: self.address(name) for name in self.clusters}
-        command = self.programs.hands(self.folder, concurrency)
-        return LedgerHands(command, addresses, self.folder / "hands.log", concurrency)
+        return self.programs.hands(self.folder, concurrency), addresses, self.folder / "hands.log"
 
 
 @pytest.fixture(scope="session")
@@ -71,14 +88,15 @@ def bookkeepers(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for server in servers:
             server.wait_until_serving()
         start_clusters(*clusters.values())
-        made.hands, made.writer = made.new_hands(), LedgerWriter(programs, folder)
+        made.hands, made.writer = made.kept_hands(), LedgerWriter(programs, folder)
         # Ids of `old` begin above those that a test may have `new` and `colo` choose: a copy keeps its id.
         made.writer.write(clusters["old"].uri, 100, entries=0)
         yield made
     finally:
-        for part in (made.hands, made.writer):
-            if part is not None:
-                part.close()
+        if made.hands is not None:
+            made.hands.end()
+        if made.writer is not None:
+            made.writer.close()
         for cluster in clusters.values():
             cluster.stop()
         for server in servers:

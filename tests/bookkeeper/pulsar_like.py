@@ -15,10 +15,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
 from kazoo.client import KazooClient
 
 from anabranch.bookkeeper.metadata import PulsarMetadata
 from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
+from anabranch.bookkeeper.sidecar import LedgerHands
+from anabranch.cli.bookies.clusters import Bookies
+from anabranch.cli.main import cli
 from tests.bookkeeper.conftest import BookKeepers
 from tests.bookkeeper.messages import made
 
@@ -122,6 +127,19 @@ class PulsarLike(Commands):
         super().__init__(f"{bookkeepers.clusters['old'].zookeeper.address}{root}", folder)
         self.bookkeepers, self.client = bookkeepers, client
         self.metadata = PulsarMetadata(client)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """It, in this process; on the clusters of the tests with their hands, else with new ones."""
+        words, new_hands = self.command(*arguments)[3:], Bookies._new_hands
+        known = {name: cluster.uri for name, cluster in self.bookkeepers.clusters.items()}
+
+        def hands(bookies: Bookies, clusters: dict[str, str]) -> LedgerHands:
+            return self.bookkeepers.hands if clusters.items() <= known.items() else new_hands(bookies, clusters)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Bookies, "_new_hands", hands)
+            done = CliRunner().invoke(cli, words, env=self.environment(), catch_exceptions=False)
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
     def locator(self, ledgers: list[int], stamps: dict[int, str] | None = None) -> bytes:
         """A schema's record with a version in each of these ledgers."""
