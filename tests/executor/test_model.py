@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,14 @@ import pytest
 from tests.executor.model import __main__ as page
 from tests.executor.model.explore import broken_rules, explore
 from tests.executor.model.rules import Rules
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_collector() -> Iterator[None]:
+    """States have no cycles: the garbage collector would go through hundreds of thousands in vain."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize("conditional", [False, True])

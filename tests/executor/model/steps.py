@@ -494,9 +494,8 @@ def _next(
     **changed: object,
 ) -> Next:
     assert state is not None
-    executor = (new or state.executors[me])._replace(**changed)  # type: ignore[arg-type]
     step = Step(NAMES[me], what, how, None if which is None else _which(state, which))
-    return Next(step, _with(state, me, executor), broken, fault)
+    return Next(step, _with(state, me, new, **changed), broken, fault)
 
 
 def _which(state: State, number: int) -> int | None:
@@ -504,7 +503,9 @@ def _which(state: State, number: int) -> int | None:
 
 
 def _with(state: State, me: int, new: Executor | None = None, **changed: object) -> State:
-    executor = (new or state.executors[me])._replace(**changed)  # type: ignore[arg-type]
+    executor = new or state.executors[me]
+    if changed:
+        executor = executor._replace(**changed)  # type: ignore[arg-type]
     executors = (executor, state.executors[1]) if me == 0 else (state.executors[0], executor)
     return state._replace(executors=executors)
 
