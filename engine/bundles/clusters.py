@@ -16,6 +16,10 @@ from schemas.bundles import BalancerState, BundleData
 from schemas.kafka.broker_messages import BalancerPolicies, BundleOwnership, Circumstance, LiveBrokers, Report
 from schemas.kafka.messages import EXPIRED, OutcomeEvent
 
+MAX_OPEN_MS = 30 * 60_000
+"""Time to wait for a decision's outcome; upstream leaves an unloaded bundle alone as long."""
+REFUSED_MS = 5 * 60_000
+"""Time to leave a bundle alone whose decision was superseded: its change was not made, for a reason that may last."""
 MAX_CLUSTERS = 1000
 """Limit per bucket; further clusters are refused."""
 MAX_BROKERS = 2000
@@ -45,7 +49,7 @@ class OpenBundleDecision:
     decision_id: str
     action: str
     at: int
-    """Time of the decision, milliseconds."""
+    """Milliseconds; the bundle waits until `MAX_OPEN_MS` after. Time of the decision, earlier once it was refused."""
 
 
 @dataclass(slots=True)
@@ -140,18 +144,21 @@ class ClusterState:
     def end(self, outcome: OutcomeEvent) -> None:
         """Close a decision after its outcome.
 
-        After one that was applied or expired, its bundle may be acted on again. Any other outcome blocks the bundle
-        until the decision is too old, so a failure is not retried each minute. An observed move stays in effect, so
-        that a shadow decides as if an executor had acted.
+        After one that was applied or expired, its bundle may be acted on again, and `REFUSED_MS` after one that was
+        superseded. Any other outcome blocks the bundle until the decision is too old, so a failure is not retried each
+        minute. An observed move stays in effect, so that a shadow decides as if an executor had acted.
         """
-        bundle = next(
-            (name for name, decision in self.open.items() if decision.decision_id == outcome.decision_id), None
-        )
+        bundle = next((name for name, entry in self.open.items() if entry.decision_id == outcome.decision_id), None)
         if bundle is None:
             return
         self.changes.rest = True
+        decision = self.open[bundle]
         if outcome.status == "applied" or (outcome.error or "").startswith(EXPIRED):
             del self.open[bundle]
+        elif outcome.status == "superseded":
+            # From the decision to its full wait, whatever the executor's clock says.
+            refused_at = max(decision.at, outcome.at)
+            decision.at = min(decision.at, refused_at + REFUSED_MS - MAX_OPEN_MS)
         move = self.moves.get(bundle)
         if move is None or move.decision_id != outcome.decision_id or outcome.status == "observed":
             return

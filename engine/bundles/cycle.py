@@ -20,7 +20,7 @@ from decisions.bundles.gates import BundleGate
 from decisions.bundles.reports import LoadOfReport, is_reported
 from decisions.bundles.top_bundles import choose_top_bundles
 from decisions.bundles.usage import max_usage, weighted_max
-from engine.bundles.clusters import ClusterState, OpenBundleDecision
+from engine.bundles.clusters import MAX_OPEN_MS, ClusterState, OpenBundleDecision
 from engine.bundles.moves import project_reports
 from schemas.base import Count
 from schemas.bundles import (
@@ -35,8 +35,6 @@ from schemas.ids import digest
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
 FAMILY = "bundles"
-MAX_OPEN_MS = 30 * 60_000
-"""Time to wait for a decision's outcome; upstream leaves an unloaded bundle alone as long."""
 MAX_SILENCE_MS = 30 * 60_000
 """Age at which a silent broker not listed as live is dropped; it reports at least every 15 minutes."""
 MAX_UNOWNED_MS, MAX_UNMENTIONED_MS = 3_600_000, 24 * 3_600_000

@@ -84,8 +84,8 @@ def test_an_expired_move_is_decided_again():
     assert {row["arguments"] for row in again} & {row["arguments"] for row in rows}
 
 
-def projected_bundles(state, broker):
-    return set(snapshot_of(state, NOW + MINUTE, "shed").brokers[broker].last_stats)
+def projected_stats(state, broker):
+    return snapshot_of(state, NOW + MINUTE, "shed").brokers[broker].last_stats
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,31 @@ def test_a_move_counts_until_reports_show_it(status, counts):
     move = json.loads(row["arguments"])
     fleet.bucket.batch(NOW + 2, ended(row, status))
     (state,) = clusters_of(fleet.bucket.packed).values()
-    assert (move["bundle"] in projected_bundles(state, move["destinationBroker"])) is counts
-    assert (move["bundle"] not in projected_bundles(state, move["sourceBroker"])) is counts
+    assert (move["bundle"] in projected_stats(state, move["destinationBroker"])) is counts
+    assert (move["bundle"] not in projected_stats(state, move["sourceBroker"])) is counts
     fleet.make([row])
     fleet.minute(16)
     (state,) = clusters_of(fleet.bucket.packed).values()
     assert (move["bundle"] in state.moves) is (status == "observed")
     assert pack(unpack(StoredPart(pack({"west": state})))) == pack({"west": state})
+
+
+@pytest.mark.parametrize("load", [None, 0.0, 1.0], ids=["absent", "idle", "low"])
+def test_move_counts_until_its_load_is_reported(load):
+    """A broker that has just loaded topics reports little of them until it updates its statistics."""
+    fleet = Fleet("4.x")
+    row = fleet.minute(0)[0]
+    move = json.loads(row["arguments"])
+    moved, destination = move["bundle"], move["destinationBroker"]
+    mine = {bundle: 1.0 for bundle, owner in fleet.owner.items() if owner == destination}
+    mine |= {} if load is None else {moved: load}
+    told, seen = [at_once(row, 0)], list[float | None]()
+    for at in (NOW + MINUTE // 2, NOW + MINUTE // 2 + MINUTE):
+        fleet.bucket.batch(at, *told, report(destination, mine, at, forced=True), tick(at))
+        (state,) = clusters_of(fleet.bucket.packed).values()
+        stats = projected_stats(state, destination).get(moved)
+        seen.append(stats and stats.msg_rate_in)
+    assert seen == [400.0, None if load is None else 100 * load]
 
 
 def test_projected_reports_keep_the_total_load():

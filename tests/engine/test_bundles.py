@@ -99,14 +99,14 @@ def test_large_bundle_split_at_position_once():
 
 
 @pytest.mark.parametrize("status", [None, "failed", "rejected", "superseded", "observed"])
-def test_unapplied_decision_repeated_after_30_minutes(status):
-    bucket = balancing()
+def test_unapplied_decision_repeated_after_its_wait(status):
+    bucket, wait = balancing(), 5 * MINUTE if status == "superseded" else 30 * MINUTE
     bucket.batch(NOW, policies(NOW))
     big = [report(f"broker-{number}:8080", {bundle(number): 200.0 / number}, NOW + HOUR) for number in (1, 9)]
     (row,) = bucket.batch(NOW + HOUR, *big, tick(1)).decisions
     told = [] if status is None else [ended(row, status)]
     assert not bucket.batch(NOW + HOUR + MINUTE, *told, tick(2)).decisions
-    at = NOW + HOUR + 30 * MINUTE
+    at = NOW + HOUR + wait
     assert not bucket.batch(at, tick(2)).decisions
     fresh = [report(f"broker-{number}:8080", {bundle(number): 200.0 / number}, at) for number in (1, 9)]
     assert len(bucket.batch(at + 1, *fresh, tick(3)).decisions) == 1

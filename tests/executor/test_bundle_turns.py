@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from anabranch.admin.answers import NotConnected, Response
+from anabranch.admin.answers import Lost, NotConnected, Response
 from anabranch.executor.bundles.actor import BundlesActor
 from schemas.kafka.messages import EXPIRED
 from tests.executor import bundle_orders, orders
 from tests.executor.conftest import Clock, House
+from tests.safeguards.test_brakes import say, waits
 from tests.waiting import wait_until
 
+AGES = {"decision_max_age_seconds": 300, "waiting_max_age_seconds": 3600, "give_up_seconds": 3600}
 A, B = "127.0.0.1:18081", "127.0.0.1:18082"
 RANGES = [f"0x{one}0000000_0x{one + 1}0000000" for one in range(8)]
 
@@ -102,3 +104,49 @@ def test_begun_move_expires_with_the_move_it_rests_on(house: House):
     assert first["error"].startswith(f"{EXPIRED}given up after 301 s")
     assert second["error"].startswith(f"{EXPIRED}it rests on unload load/ns/{RANGES[0]}")
     assert cluster.owners[f"load/ns/{RANGES[1]}"] == B
+
+
+class Deaf(Unowned):
+    """A cluster that loses every call; while `is_away`, it answers nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.is_away = 0, False
+
+    def exchange(self, method, path, query=None, body=None, headers=None):
+        self.calls += method == "PUT"
+        if self.is_away or method == "PUT":
+            return Lost(method, "reset", True) if method == "PUT" else NotConnected(method, "refused")
+        return super().exchange(method, path, query, body, headers)
+
+
+def test_silent_controller_url_expires_decisions(house: House):
+    cluster, clock = Deaf(), Clock()
+    cluster.is_away = True
+    rows = [bundle_orders.unload(f"move-{place}", f"load/ns/{one}", A, B) for place, one in enumerate(RANGES)]
+    with house.running(clock, actors={"bundles": BundlesActor(cluster)}, give_up_seconds=300) as executor:
+        orders.commit(house.lake, rows)
+        wait_until(lambda: len({row["decision_id"] for row in house.outcomes() if row["error"]}) == len(RANGES))
+        clock.now += timedelta(seconds=301)
+        wait_until(lambda: len(house.ends()) == len(RANGES))
+        assert executor.brakes.standing().failures == 0
+    assert all(end["error"].startswith(f"{EXPIRED}given up after 301 s") for end in house.ends())
+    assert cluster.calls == 0
+
+
+def test_sent_call_is_not_repeated_after_its_age_limit(house: House):
+    cluster, clock = Deaf(), Clock()
+    row = bundle_orders.unload("move", f"load/ns/{RANGES[1]}", A, B).model_copy(update={"decided_at": clock.now})
+    with house.running(clock, actors={"bundles": BundlesActor(cluster)}, **AGES) as executor:
+        orders.commit(house.lake, [row])
+        wait_until(lambda: cluster.calls)
+        say(house, "executor", "pause", "all")
+        wait_until(lambda: waits(house))
+        clock.now += timedelta(seconds=301)
+        calls = cluster.calls
+        say(house, "executor", "resume", "all")
+        [end] = wait_until(house.ends)
+        assert executor.brakes.standing().failures == 0
+    assert (end["status"], end["error"][: len(EXPIRED)]) == ("superseded", EXPIRED)
+    assert end["error"].endswith("(a call was sent, its outcome is unknown)")
+    assert cluster.calls == calls

@@ -215,6 +215,18 @@ def test_broker_that_does_not_answer_is_an_outage(decision, fault, is_outage):
     assert recorded.calls == []
 
 
+@pytest.mark.parametrize("fault", [UNKNOWN, (503, None)])
+@pytest.mark.parametrize("path", [CONFIGURATION, "/admin/v2/brokers", "/admin/v2/namespaces/load/ns/bundles"])
+def test_silence_of_controller_url_is_an_outage(path, fault):
+    recorded = Recorded(**{path: fault})
+    for tried in (
+        try_once(MOVE, AttemptProgress(), BundlesActor(recorded), lambda: True, lambda: True),
+        observe_once(MOVE, AttemptProgress(), BundlesActor(recorded, observes=True)),
+    ):
+        assert (type(tried[0]), tried[0].is_outage) == (TryAgain, True)
+    assert recorded.calls == []
+
+
 def test_move_that_arrived_needs_no_settings():
     arrived = Wandering(B, settings={A: UNKNOWN})
     arrived.calls.append("PUT")

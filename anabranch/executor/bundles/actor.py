@@ -58,27 +58,27 @@ class BundlesActor:
         """Return the bundle and its current owner."""
         settings = self._cluster.broker_configuration()
         if not isinstance(settings, Answered):
-            return no_answer("GET the broker's settings", settings)
+            return _outage("GET the broker's settings", settings)
         cluster = str(settings.value.get("clusterName", ""))
         ranges = self._bundles.ranges(decision.namespace)
         if isinstance(ranges, Refused) and ranges.status == 404 and ranges.from_interface:
             return LiveBundle(cluster, None)
         if not isinstance(ranges, Answered):
-            return no_answer(f"GET the bundles of {decision.namespace}", ranges)
+            return _outage(f"GET the bundles of {decision.namespace}", ranges)
         brokers = self._cluster.brokers()
         if not isinstance(brokers, Answered):
-            return no_answer("GET the brokers", brokers)
+            return _outage("GET the brokers", brokers)
         live = LiveBundle(cluster, ranges.value, tuple(brokers.value))
         if isinstance(decision, Unload) and decision.range in ranges.value:
             owner = self._owner(decision, cluster, brokers.value)
             if not isinstance(owner, Answered):
-                return _outage(f"the owner of {decision.bundle} is not known", owner)
+                return _outage("GET", owner, f"the owner of {decision.bundle} is not known: ")
             live = replace(live, owner=owner.value)
         if self._observes or not isinstance(self.judge(decision, live, False), StillNeeded):
             return still_moving(decision, live) or live
         balancing = self._find_balancing(decision, brokers.value)
         if not isinstance(balancing, Answered):
-            return _outage(f"{OWN_BALANCER}: the settings of a broker are not known", balancing)
+            return _outage("GET", balancing, f"{OWN_BALANCER}: the settings of a broker are not known: ")
         return replace(live, balancing=balancing.value)
 
     def judge(self, decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
@@ -143,8 +143,8 @@ def _balances_itself(settings: Mapping[str, Any], switches: tuple[str, ...]) -> 
     return all(str(settings.get(name, "true")).strip().lower() != "false" for name in switches)
 
 
-def _outage(unknown: str, fault: Fault) -> NoAnswer:
-    """Return that one broker tells nothing; if it is away, no call is made until it is back."""
-    answer = no_answer("GET", fault)
+def _outage(request: str, fault: Fault, unknown: str = "") -> NoAnswer:
+    """Return that a broker tells nothing; if it is away, no call is made until it is back."""
+    answer = no_answer(request, fault)
     is_away = isinstance(fault, NotConnected | Lost | ServerFault)
-    return replace(answer, reason=f"{unknown}: {answer.reason}", is_outage=is_away)
+    return replace(answer, reason=unknown + answer.reason, is_outage=is_away)

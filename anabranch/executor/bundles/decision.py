@@ -22,6 +22,8 @@ _CLUSTER = re.compile(r"[^/\s*+]{1,256}")
 class _BundleDecision(Decision):
     bundle: str
     """`tenant/namespace/0x00000000_0x40000000`."""
+    repeats_late = False
+    """An owner may have come back, and the load that a change was for may be gone."""
 
     @property
     def namespace(self) -> str:

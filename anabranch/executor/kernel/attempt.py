@@ -139,7 +139,7 @@ def observe_once(
     """Look and judge like `try_once`, and report what would be done."""
     now = _look(actor, decision, may_have_called=progress.open_end)
     if isinstance(now, NoAnswer):
-        return TryAgain(now.reason, slowly=now.denied), progress
+        return TryAgain(now.reason, slowly=now.denied, is_outage=now.is_outage), progress
     progress = _counted(progress, now, may_have_called=False)
     if isinstance(now.verdict, StillNeeded):
         return DecisionEnded("observed", now.seen, would=str(decision)), progress

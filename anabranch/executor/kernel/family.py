@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Decision:
     decision_id: str
     family: str
     subject: str
+    repeats_late: ClassVar[bool] = True
+    """A call may be repeated at any age, because a look proves that nothing has changed since the decision."""
 
     def __str__(self) -> str:
         return f"the decision {self.decision_id} on {self.subject}"

@@ -252,6 +252,10 @@ class Executor:
     def _take_result(self, work: DecisionWork, result: Result) -> None:
         """Schedule the next step after a try; fail a decision that is past its deadline."""
         step: _Recordable = result
+        if isinstance(result, TryAgain) and result.held and (late := self._too_late_to_repeat(work)) is not None:
+            why = f"{late.why} (a call was sent, its outcome is unknown)"
+            self._to_record.append((work, DecisionEnded(late.status, result.seen, why)))
+            return
         if isinstance(result, TryAgain) and (result.held or (work.only_looks and not result.confirms)):
             work.held_since = work.held_since or self._clock()
             self._brakes.wait(self._candidate(work), work)
@@ -382,6 +386,12 @@ class Executor:
     def _late(self, work: DecisionWork) -> Over | None:
         """Return the end of a decision held for too long between its intent and its first call, or None."""
         if work.may_have_called:
+            return None
+        return expired(work.decided_at, self._clock(), self._settings.begin_max_age_seconds)
+
+    def _too_late_to_repeat(self, work: DecisionWork) -> Over | None:
+        """Return the end of a decision that is too old for another call, or None. For any thread."""
+        if not work.may_have_called or isinstance(work.decision, Malformed) or work.decision.repeats_late:
             return None
         return expired(work.decided_at, self._clock(), self._settings.begin_max_age_seconds)
 
@@ -534,7 +544,8 @@ class Executor:
             return
 
         def may_call() -> bool:
-            return not held and not self._stopping.is_set() and not self._brakes.holds_now(candidate)
+            is_held = held or self._stopping.is_set() or self._brakes.holds_now(candidate)
+            return not is_held and self._too_late_to_repeat(work) is None
 
         self._turns[work.subject] = []
         self._workers.give(work, retry, lambda: try_once(decision, progress, actor, may_call, self._holds_lease))

@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.bundles.clusters import ClusterState, HeldAt, OpenBundleDecision
+from engine.bundles.clusters import MAX_OPEN_MS, ClusterState, HeldAt, OpenBundleDecision
 from engine.bundles.codec import pack, unpack
-from engine.bundles.cycle import FAMILY, MAX_OPEN_MS, Cycle, CycleDecision
+from engine.bundles.cycle import FAMILY, Cycle, CycleDecision
 from engine.cluster_replay import ClustersReplay, Different
 from engine.history import (
     HISTORY_TABLES,
