@@ -68,13 +68,14 @@ class Look:
         return max(pixels - self._width, 0)
 
     def broken_words(self, longest: int = 9) -> list[str]:
-        """Short words of gates and timelines that do not stand on one line, details aside."""
+        """Short words in tables that do not stand on one line; names from outside may break anywhere."""
         words: list[str] = self.driver.execute_script(
             """
             const broken = [], longest = arguments[0];
-            for (const cell of document.querySelectorAll(".gates td, .gates th, .steps td:not(:last-child)")) {
+            for (const cell of document.querySelectorAll("td, th")) {
               const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-              for (let text = texts.nextNode(); text; text = texts.nextNode())
+              for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+                if (text.parentElement.closest("bdi, .code, .unseen")) continue;
                 for (const word of text.data.matchAll(/[a-z0-9,.]+/gi)) {
                   const range = document.createRange();
                   range.setStart(text, word.index);
@@ -82,6 +83,7 @@ class Look:
                   const lines = new Set([...range.getClientRects()].map(one => Math.round(one.top)));
                   if (word[0].length <= longest && lines.size > 1) broken.push(word[0]);
                 }
+              }
             }
             return broken;
             """,

@@ -33,6 +33,7 @@ def test_page_sound_in_all_themes_and_sizes(path, text, look, tmp_path):
         assert page.said() == [], (scheme, size)
         assert page.faults() == [], (scheme, size)
         assert page.overflow() == 0, (scheme, size)
+        assert page.broken_words() == [], (scheme, size)
 
 
 def test_report_script_isolated_from_page(look, tmp_path):
