@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from runtime.listener.connections import ListenerLimits
-from runtime.listener.fair_queue import REFUSALS_AT_ONCE
+from runtime.listener.fair_queue import MAX_WAIT_SECONDS
 from runtime.listener.protocol import CLIENT_LEFT, READ_BYTES
 from runtime.listener.server import WEBSOCKETS
 from tests.runtime.listener.edges import served
@@ -26,7 +26,7 @@ UPGRADE = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 PART_OF_A_FRAME = bytes([0x81, 0xFF]) + (60_000).to_bytes(8, "big") + bytes(4) + b"x" * 10_000
-LIMITS = ListenerLimits(connections=200, connections_per_address=200)
+LIMITS = ListenerLimits(connections=200, connections_per_address=200, head_seconds=60, body_seconds=60)
 
 
 async def answer_at_the_end(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,13 +74,14 @@ def test_lost_connection_keeps_no_bytes(data: bytes) -> None:
         assert bytes_of(connection) == 0
 
 
-def test_waiting_refusals_keep_no_bytes() -> None:
-    with listening() as (port, connections), contextlib.ExitStack() as clients:
-        for _ in range(2 * REFUSALS_AT_ONCE):
-            client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
-            client.sendall(GET + b"\0: 1\r\n\r\n" + b"a" * 9_000)
-        waiting = wait_until(lambda: [one for one in tuple(connections) if is_waiting(one.transport)])
-        assert {bytes_of(connection) for connection in waiting} == {0}
+def test_waiting_refusal_keeps_no_bytes() -> None:
+    with listening() as (port, connections), socket.create_connection(("127.0.0.1", port)) as client:
+        (connection,) = wait_until(lambda: tuple(connections))
+        while connection.pace.wait("127.0.0.1") < MAX_WAIT_SECONDS:
+            pass
+        client.sendall(GET + b"\0: 1\r\n\r\n" + b"a" * 9_000)
+        wait_until(lambda: is_waiting(connection.transport))
+        assert bytes_of(connection) == 0
 
 
 def test_pipelined_requests_wait_in_bounded_memory() -> None:
