@@ -162,7 +162,12 @@ def _of_bundles(
 
 @contextmanager
 def opened_history(
-    context: Context, scratch: Path | None, since: datetime | None, until: datetime | None, topics: str | None
+    context: Context,
+    scratch: Path | None,
+    since: datetime | None,
+    until: datetime | None,
+    topics: str | None,
+    draw: Callable[[Sequence[str]], Sequence[str]] = lambda names: names,
 ) -> Iterator[History]:
     """The history of the settings' lake, with its loads in a temporary folder."""
     from anabranch.simulation.backtest.reading import NoHistory, open_history
@@ -188,6 +193,7 @@ def opened_history(
             int(settings.stream.tick_seconds * 1000),
             progress_line(),
             settings.stream.change_threshold,
+            draw,
         )
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,21 +73,27 @@ def suggest_command(
     from anabranch.simulation.backtest.trying import open_trials
 
     check_report(output, file)
-    with opened_history(context, scratch, since, until, topics) as history:
-        every = [(number, name) for number, part in enumerate(history.parts) for name in part]
-        drawn = set(random.Random(seed).sample(every, min(most_topics, len(every))))
+    matching = 0
+
+    def draw(names: Sequence[str]) -> Sequence[str]:
+        nonlocal matching
+        matching = len(names)
+        drawn = set(random.Random(seed).sample(names, min(most_topics, matching)))
+        return [name for name in names if name in drawn]
+
+    with opened_history(context, scratch, since, until, topics, draw) as history:
         split = split_in_time(history)
         searched, unseen = split if split is not None else (history, None)
         processes = len(os.sched_getaffinity(0)) if history.loads > MUCH else 1
         progress = _print_progress if sys.stderr.isatty() else lambda *_: None
-        with open_trials(searched, unseen, drawn, processes) as trials:
+        with open_trials(searched, unseen, processes) as trials:
             suggestion = suggest(trials, budget, max_reversals, seed, progress, unseen is not None)
     best = suggestion.best if suggestion.is_confirmed is not False else None
     settings = context.settings
     changed = {} if best is None else differences(history.ran, best.policy)
     patch = diff(settings.cluster_policy_text(), changed, settings.policy.cluster) if changed else ""
     about = [
-        f"{len(drawn):,} of {history.topics:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
+        f"{history.topics:,} of {matching:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
         f"{suggestion.policies} policies; at most {suggestion.max_reversals} reversals",
         *_on_sample(suggestion),
         _on_judging(history, unseen),

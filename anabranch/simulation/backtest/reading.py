@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -207,10 +207,12 @@ def open_history(
     tick_ms: int = 60_000,
     progress: Progress = lambda *_: None,
     change_threshold: float = CHANGE_THRESHOLD,
+    draw: Callable[[Sequence[str]], Sequence[str]] = lambda names: names,
 ) -> History:
     """Return the recorded history between two instants (aware; None: all).
 
-    `topics`: a pattern of names, as of files in a shell, with or without `topic://`; None: all. `configured`,
+    `topics`: a pattern of names, as of files in a shell, with or without `topic://`; None: all. `draw` may leave some
+    of the matching names out. `configured`,
     `tick_ms`: the policy and the tick that are assumed where none is on record. Raises `NoHistory`, and what Delta
     raises.
     """
@@ -246,6 +248,7 @@ def open_history(
             raise NoHistory(f"no layout of any topic is on record in {lake}: does something announce layouts?")
         near = ", ".join(on_record[:5])
         raise NoHistory(f"no topic on record fits --topics {topics}; there are {len(on_record)}, as {near}")
+    names = list(draw(names))
     size = part_topics(lake, len(on_record))
     parts = [names[first_name : first_name + size] for first_name in range(0, len(names), size)]
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Policies tried on the drawn topics of a history: on a sample of them, on all, and on unseen time.
+"""Policies tried on the topics of a history: on a sample of them, on all, and on unseen time.
 
 Stage: above `running`, under `suggesting`. Each process prepares its share of the topics once, and is then asked for
 sums: they are whole numbers, so they do not depend on the number of processes. On the sample a step is a whole tick,
@@ -73,16 +73,16 @@ class Share:
     """Prepared topics of one process."""
 
     def __init__(
-        self, searched: History, unseen: History | None, drawn: Collection[TopicKey], sample: Collection[TopicKey]
+        self, searched: History, unseen: History | None, keys: Collection[TopicKey], sample: Collection[TopicKey]
     ) -> None:
-        """Prepare the drawn topics. Raises what Delta raises."""
-        topics = _prepared(searched, drawn)
+        """Prepare topics. Raises what Delta raises."""
+        topics = _prepared(searched, keys)
         self._scopes: dict[Scope, tuple[History, Sequence[Prepared]]] = {
             "sample": (searched, [topic for key, topic in topics if key in sample]),
             "searched": (searched, [topic for _, topic in topics]),
         }
         if unseen is not None:
-            self._scopes["unseen"] = unseen, [topic for _, topic in _prepared(unseen, drawn)]
+            self._scopes["unseen"] = unseen, [topic for _, topic in _prepared(unseen, keys)]
 
     def has_buckets(self) -> bool:
         """Return True if a topic ever had entry buckets."""
@@ -104,20 +104,20 @@ class Share:
                     guesses[name] += (
                         guessed_of(history, topic, index, outcome, policies[name]) for index, topic in enumerate(group)
                     )
-        return {name: Counts(*sums[name].tolist(), together(guesses[name])) for name in policies}
+        return {name: Counts._make([*sums[name].tolist(), together(guesses[name])]) for name in policies}
 
 
 class Trials:
-    """The drawn topics of all processes; see `open_trials`."""
+    """The topics of all processes; see `open_trials`."""
 
-    def __init__(self, ran: ConfiguredPolicy, drawn: int, sample: int, shares: Share | Sequence[Any]) -> None:
+    def __init__(self, ran: ConfiguredPolicy, topics: int, sample: int, shares: Share | Sequence[Any]) -> None:
         """`shares`: topics of this process, or the pools that hold them."""
-        self.ran, self.drawn, self.sample, self._shares = ran, drawn, sample, shares
+        self.ran, self.topics, self.sample, self._shares = ran, topics, sample, shares
 
     @property
     def is_sampled(self) -> bool:
         """Return True if the sample is not all of the topics."""
-        return self.sample < self.drawn
+        return self.sample < self.topics
 
     def has_buckets(self) -> bool:
         """Return True if a topic ever had entry buckets."""
@@ -136,13 +136,11 @@ class Trials:
 
 
 @contextmanager
-def open_trials(
-    searched: History, unseen: History | None, drawn: Collection[TopicKey], processes: int = 1
-) -> Iterator[Trials]:
-    """Prepare the drawn topics, in shares for so many processes. Raises what Delta raises."""
-    order = sorted(drawn)
+def open_trials(searched: History, unseen: History | None, processes: int = 1) -> Iterator[Trials]:
+    """Prepare the topics of a history, in shares for so many processes. Raises what Delta raises."""
+    order = [(number, name) for number, part in enumerate(searched.parts) for name in part]
     sample = order[:: max(1, -(-len(order) // SAMPLE))]
-    dealt = [*sample, *sorted(set(order) - set(sample))]
+    dealt = sorted(order, key=lambda key: key not in set(sample))
     with ExitStack() as pools:
         shares: Share | list[Any]
         if processes == 1:
@@ -168,9 +166,9 @@ def _answer(method: str, *arguments: Any) -> Any:
     return getattr(_share, method)(*arguments)
 
 
-def _prepared(history: History, drawn: Collection[TopicKey]) -> list[tuple[TopicKey, Prepared]]:
+def _prepared(history: History, keys: Collection[TopicKey]) -> list[tuple[TopicKey, Prepared]]:
     names: dict[int, set[str]] = {}
-    for number, name in drawn:
+    for number, name in keys:
         names.setdefault(number, set()).add(name)
     return [
         ((number, topic.record.name), topic)

@@ -441,8 +441,10 @@ class Kernel:
         self._which[rows] = which
         if len(again):
             segments, owner = self._segments(again)
-            ints, floats = self._ints[segments], self._floats[segments]
-            bounds = Bounds(ints[:, _LOW], floats[:, _LOW_PART], ints[:, _HIGH], floats[:, _HIGH_PART])
+            # A column's view indexed copies less than whole segments would.
+            low, high = self._ints[:, _LOW][segments], self._ints[:, _HIGH][segments]
+            low_part, high_part = self._floats[:, _LOW_PART][segments], self._floats[:, _HIGH_PART][segments]
+            bounds = Bounds(low, low_part, high, high_part)
             self._floats[segments, _BASE] = self._window.carried(
                 self._topic[again][owner], self._which[again][owner], bounds
             )
@@ -454,7 +456,7 @@ class Kernel:
         self._move_on(rows, change, np.zeros(len(rows), np.bool_))
         segments, owner = self._segments(rows)
         first = np.cumsum(self._count[rows]) - self._count[rows]
-        base, bands = self._floats[segments, _BASE], self._bands[segments]
+        base, bands = self._floats.take(segments, axis=0)[:, _BASE], self._bands.take(segments, axis=0)
         rates = base * self._level[rows][owner][:, None]
         leaves = ((rates < bands[:, :4]) | (rates > bands[:, 4:])).any(axis=1)
         stays: Bools = is_other & ~np.logical_or.reduceat(leaves, first)
@@ -475,7 +477,7 @@ class Kernel:
         segments, owner = self._segments(rows)
         first = np.cumsum(self._count[rows]) - self._count[rows]
         policy = limits.of[rows][owner]
-        ints, floats = self._ints[segments], self._floats[segments]
+        ints, floats = self._ints.take(segments, axis=0), self._floats.take(segments, axis=0)
         last, base = floats[:, _LAST], floats[:, _BASE]
         rates = base * self._level[rows][owner][:, None]
         split, merge = limits.split[policy], limits.merge[policy]
@@ -552,7 +554,7 @@ class Kernel:
 
     def _evaluate(self, rows: Ints, step: Ints, now: Ints, is_tick: Bools, is_extra: Bools, by_event: Bools) -> None:
         segments, owner = self._segments(rows)
-        ints = self._ints[segments]
+        ints = self._ints.take(segments, axis=0)
         topics = TopicColumns(
             rows,
             now,

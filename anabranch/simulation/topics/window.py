@@ -105,12 +105,12 @@ class WindowColumns:
         first = self._first_below[topic] + which * self._stride[topic]
         # Sums of many floats: what cancels out may be a little below nothing.
         sums = self._under(first + bounds.high, bounds.high_part) - self._under(first + bounds.low, bounds.low_part)
-        rates: Floats = np.maximum(sums, 0.0) * self._factors[topic]
+        rates: Floats = np.maximum(sums, 0.0) * self._factors.take(topic, axis=0)
         return rates
 
     def _under(self, edge: Ints, part: Floats) -> Floats:
-        low = self._below[edge]
-        sums: Floats = low + (self._below[edge + 1] - low) * part[:, None]
+        low = self._below.take(edge, axis=0)
+        sums: Floats = low + (self._below.take(edge + 1, axis=0) - low) * part[:, None]
         return sums
 
     def _place(self, topic: Ints, hashes: Ints) -> tuple[Ints, Floats]:

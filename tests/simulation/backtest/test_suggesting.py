@@ -165,12 +165,11 @@ def test_finalists_are_allowed_and_include_the_best(some, most, reversals):
 
 def test_best_of_a_sample_are_tried_on_all_topics(lake, tmp_path, monkeypatch):
     whole = open_history(lake, tmp_path, None, None, None, NONE)
-    drawn = [(0, topic) for topic in whole.parts[0]]
-    assert len(drawn) == 2
-    with open_trials(whole, None, drawn) as trials:
+    assert whole.topics == 2
+    with open_trials(whole, None) as trials:
         everything = suggest(trials, 4, 50, 1, is_judged=False)
     monkeypatch.setattr("anabranch.simulation.backtest.trying.SAMPLE", 1)
-    with open_trials(whole, None, drawn) as trials:
+    with open_trials(whole, None) as trials:
         sampled = suggest(trials, 4, 50, 1, is_judged=False)
         (part,) = trials.run("sample", {"today": whole.ran})
     assert (everything.sampled, sampled.sampled, everything.policies, sampled.policies) == (0, 1, 5, 5)
