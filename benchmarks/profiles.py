@@ -32,11 +32,7 @@ GuideTable: TypeAlias = tuple[str, int, tuple[str, ...]]
 GUIDE_COLUMNS: tuple[GuideTable, ...] = (
     ("shapes", 1, ("splits", "merges", "reversals", "min over", "segment-h", "slack %", "clients moved")),
     ("fleet", 1, ("splits", "merges", "reversals", "segment-hours", "minutes over")),
-    (
-        "weeks",
-        2,
-        ("reversals", "segment-h", "least h", "x oracle", "slack %", "min over", "least over", "clients moved"),
-    ),
+    ("weeks", 2, ("reversals", "segment-h", "least h", "x oracle", "slack %", "min over", "clients moved")),
 )
 """Of each table: its name, how many columns name its rows, and the columns with figures that the guide has."""
 FLEET_HEADS = {

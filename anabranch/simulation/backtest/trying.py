@@ -57,7 +57,7 @@ class Tried:
         }
 
 
-class Counts(NamedTuple):
+class PolicySums(NamedTuple):
     """Sums over topics under one policy; times in milliseconds."""
 
     splits: int
@@ -89,7 +89,7 @@ class Share:
         topics = self._scopes["searched"][1]
         return any(announced.layout.has_buckets for topic in topics for announced in topic.record.announced)
 
-    def count(self, scope: Scope, policies: Mapping[str, ConfiguredPolicy]) -> dict[str, Counts]:
+    def count(self, scope: Scope, policies: Mapping[str, ConfiguredPolicy]) -> dict[str, PolicySums]:
         """Simulate the topics under each policy."""
         history, prepared = self._scopes[scope]
         sums = {name: np.zeros(6, np.int64) for name in policies}
@@ -104,7 +104,7 @@ class Share:
                     guesses[name] += (
                         guessed_of(history, topic, index, outcome, policies[name]) for index, topic in enumerate(group)
                     )
-        return {name: Counts._make([*sums[name].tolist(), together(guesses[name])]) for name in policies}
+        return {name: PolicySums._make([*sums[name].tolist(), together(guesses[name])]) for name in policies}
 
 
 class Trials:
@@ -125,7 +125,7 @@ class Trials:
 
     def run(self, scope: Scope, policies: Mapping[str, ConfiguredPolicy]) -> list[Tried]:
         """Return the results of each policy. Scope `sample` reports no confidence."""
-        shares: list[dict[str, Counts]] = self._ask("count", scope, dict(policies))
+        shares: list[dict[str, PolicySums]] = self._ask("count", scope, dict(policies))
         return [_tried(name, policy, [counts[name] for counts in shares]) for name, policy in policies.items()]
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
@@ -177,7 +177,7 @@ def _prepared(history: History, keys: Collection[TopicKey]) -> list[tuple[TopicK
     ]
 
 
-def _tried(name: str, policy: ConfiguredPolicy, parts: Sequence[Counts]) -> Tried:
+def _tried(name: str, policy: ConfiguredPolicy, parts: Sequence[PolicySums]) -> Tried:
     *sums, guesses = zip(*parts, strict=True)
     splits, merges, reversals, segments, over, waiting = map(sum, sums)
     confidence = together(guesses).confidence

@@ -180,6 +180,17 @@ def test_best_of_a_sample_are_tried_on_all_topics(lake, tmp_path, monkeypatch):
     assert all(policy == results[policy.name] for policy in sampled.tried)
 
 
+@pytest.mark.process
+def test_processes_share_topics_and_try_as_one_does(lake, tmp_path):
+    whole = open_history(lake, tmp_path, None, None, None, NONE)
+    results = []
+    for processes in (1, 2):
+        with open_trials(whole, None, processes) as trials:
+            results.append((trials.has_buckets(), trials.run("searched", {"today": whole.ran})))
+    assert results[0] == results[1]
+    assert results[0][1][0].segment_hours > 0
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_guards_searched_where_policy_has_them(seed):
     chance = Random(seed)
