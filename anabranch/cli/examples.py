@@ -12,6 +12,7 @@ EXAMPLES = {
     "serve controller": ["-c conf/production.toml serve controller"],
     "serve controller copy": ["serve controller copy --from sqlite --to zookeeper"],
     "serve collector pulsar": ["serve collector pulsar", "serve collector pulsar --once --output json"],
+    "serve collector kafka": ["serve collector kafka", "serve collector kafka --once"],
     "serve collector bundles": ["serve collector bundles --once"],
     "serve web": ["serve web --port 8080"],
     "serve alerts": ["serve alerts", "serve alerts --once"],
