@@ -151,23 +151,23 @@ def test_broker_dies_comes_back_and_topic_is_deleted(jars, tmp_path):
         with topic_of(broker, tmp_path) as topic, collecting(topic, tmp_path) as (process, status):
             write(topic, 0, 100)
             assert "collector ready: 1 brokers" in process.stdout.readline()
-            wait_until(lambda: status().is_complete and status().segments_seen == 2, 60)
+            wait_until(lambda: status().is_complete and status().segments_seen == 2, 120)
             broker.kill()
-            wait_until(lambda: status().troubles and status().segments_seen == 0, 60)
+            wait_until(lambda: status().troubles and status().segments_seen == 0, 120)
             broker.start()
-            wait_until(lambda: status().is_complete and status().segments_seen == 2, 60)
+            wait_until(lambda: status().is_complete and status().segments_seen == 2, 120)
             heard = Heard(broker, namespace_of(topic))
             with closing(heard):
                 # The rates from before the broker was killed, and those since.
-                wait_until(lambda: len(heard.poll().messages) > 2, 60)
+                wait_until(lambda: len(heard.poll().messages) > 2, 120)
             rates = [
                 rate for message in heard.messages if hasattr(message, "rates") for r in message.rates for rate in r
             ]
             assert rates
             assert min(rates) >= 0
             # The controller's own client of Kafka may not have found it again.
-            wait_until(lambda: topic.admin.delete(topic.path).status_code in (204, 404), 60)
-            wait_until(lambda: status().topics == 0 and not status().troubles, 60)
+            wait_until(lambda: topic.admin.delete(topic.path).status_code in (204, 404), 120)
+            wait_until(lambda: status().topics == 0 and not status().troubles, 120)
             process.terminate()
             assert process.wait(30) == 0
     finally:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from anabranch.local.clients.keys import DemandByKey
 from anabranch.local.clients.ledger import MessageLedger
 from anabranch_client import DeliveryReport, Producer, StreamConsumer
@@ -29,7 +31,7 @@ class ConsumerThread:
     """One stream consumer, which is made again when it fails."""
 
     def __init__(self, config: Mapping[str, Any], topic: str, name: str, ledger: MessageLedger) -> None:
-        self._config, self._topic, self._name, self._ledger = config, topic, name, ledger
+        self._config, self._topic, self.name, self._ledger = config, topic, name, ledger
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name} of {topic}", daemon=True)
         self._thread.start()
@@ -38,6 +40,11 @@ class ConsumerThread:
         """Begin to leave."""
         self._stop.set()
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it has not left yet."""
+        return self._thread.is_alive()
+
     def join(self, seconds: float) -> None:
         """Wait until it has left."""
         self._thread.join(seconds)
@@ -45,11 +52,11 @@ class ConsumerThread:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with StreamConsumer(self._config, self._topic, SUBSCRIPTION, self._name) as consumer:
+                with StreamConsumer(self._config, self._topic, SUBSCRIPTION, self.name) as consumer:
                     while not self._stop.is_set():
                         self._consume(consumer)
-            except AnabranchError as error:
-                log.warning("consumer %s of %s begins again: %s", self._name, self._topic, error)
+            except (AnabranchError, KafkaException) as error:
+                log.warning("consumer %s of %s begins again: %s", self.name, self._topic, error)
                 self._stop.wait(RETRY_SECONDS)
 
     def _consume(self, consumer: StreamConsumer) -> None:
@@ -78,8 +85,12 @@ class TopicClients:
             leaving = self._consumers.pop()
             leaving.stop()
             self._leaving.append(leaving)
+        self._leaving = [consumer for consumer in self._leaving if consumer.is_alive]
         while len(self._consumers) < count:
             name = f"{SUBSCRIPTION}-{len(self._consumers)}"
+            if any(consumer.name == name for consumer in self._leaving):
+                # Its goodbye would be that of the next one of its name.
+                break
             self._consumers.append(ConsumerThread(self._config, self.topic, name, self.ledger))
 
     def produce(self, now: float) -> None:
