@@ -71,7 +71,7 @@ class Proof:
             "topic": NAME,
             "subscription": f"of-{kind}",
             "record": str(self.record(kind, name)),
-            "config": self.topic.config(linger_ms=5, log_level=0),
+            "config": {**self.topic.config(), "log_level": 0},
         }
         self.lives[name] += 1
         command = [sys.executable, "-m", "tests.client.proof_worker", json.dumps(order)]
