@@ -76,8 +76,8 @@ class FailingKafka:
 
     def __init__(self, _: object) -> None:
         self.answers: deque[list[Record]] = deque()
-        self.faults: deque[bool] = deque()
-        """Whether the next questions about offsets fail."""
+        self.faults: deque[int | None] = deque()
+        """Codes with which the next questions about offsets fail; None: not."""
         self.assigned: dict[str, int] = {}
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -102,8 +102,8 @@ class FailingKafka:
         pass
 
     def _fail(self) -> None:
-        if self.faults and self.faults.popleft():
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if self.faults and (code := self.faults.popleft()) is not None:
+            raise KafkaException(KafkaError(code))
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_failure_at_an_end_loses_no_messages(consumer: CheckpointConsumer) -> No
     kafka.answers.append([Record(0, 0), Record(0, 1), Record(0, 2, KafkaError._PARTITION_EOF), Record(1, 0)])
     assert consumer.consume(9, 0) != []
     assert len(kafka.assigned) == 2
-    kafka.faults.append(True)
+    kafka.faults.append(KafkaError._TIMED_OUT)
     with pytest.raises(SegmentUnreadable):
         consumer.consume(9, 0)
     assert positions(consumer) == {0: 2, 1: 1}
@@ -152,17 +152,24 @@ def test_failure_at_an_end_loses_no_messages(consumer: CheckpointConsumer) -> No
 
 
 def test_failure_at_the_start_leaves_no_segment_out(consumer: CheckpointConsumer) -> None:
-    kafka_of(consumer).faults.extend([False, True])
+    kafka_of(consumer).faults.extend([None, KafkaError._TIMED_OUT])
     with pytest.raises(SegmentUnreadable):
         consumer.consume(9, 0)
     assert consumer.consume(9, 0) == []
     assert kafka_of(consumer).assigned == {LAYOUT.segments[id].kafka_topic: 0 for id in (0, 1)}
 
 
+def test_restarting_broker_is_waited_for(consumer: CheckpointConsumer) -> None:
+    kafka_of(consumer).faults.extend([KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER, None])
+    kafka_of(consumer).answers.append([Record(0, 0)])
+    assert [message.offset() for message in consumer.consume(9, 0)] == [0]
+    assert not kafka_of(consumer).faults
+
+
 def test_failed_seek_changes_nothing(consumer: CheckpointConsumer) -> None:
     kafka_of(consumer).answers.append([Record(1, 0)])
     assert consumer.consume(9, 0) != []
-    kafka_of(consumer).faults.extend([False, True])
+    kafka_of(consumer).faults.extend([None, KafkaError._TIMED_OUT])
     with pytest.raises(SegmentUnreadable):
         consumer.seek(1_000)
     assert positions(consumer) == {0: 0, 1: 1}

@@ -31,6 +31,8 @@ KAFKA_SECONDS = 30.0
 """Longest wait for an answer of Kafka about offsets."""
 SLICE_SECONDS = 0.1
 """Longest wait for messages before layouts are looked at again."""
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER, KafkaError._ALL_BROKERS_DOWN})
+"""Answers while a broker restarts."""
 _OPTIONS = {
     "group.id": "anabranch-checkpoints",
     "enable.auto.commit": False,
@@ -232,10 +234,16 @@ class CheckpointConsumer:
 
     def _offset_bounds(self, segment: LayoutSegment) -> tuple[int, int]:
         """Return the first offset of a segment, and its end. Raises `SegmentUnreadable`."""
-        try:
-            bounds = self._consumer.get_watermark_offsets(TopicPartition(segment.kafka_topic, PARTITION), KAFKA_SECONDS)
-        except KafkaException as error:
-            raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
+        until = time.monotonic() + KAFKA_SECONDS
+        partition = TopicPartition(segment.kafka_topic, PARTITION)
+        while True:
+            try:
+                bounds = self._consumer.get_watermark_offsets(partition, KAFKA_SECONDS)
+                break
+            except KafkaException as error:
+                if error.args[0].code() not in _PASSING or time.monotonic() > until:
+                    raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
+                time.sleep(SLICE_SECONDS)
         if bounds is None:
             raise SegmentUnreadable(segment.kafka_topic, "Kafka does not say where it begins and ends")
         return bounds
