@@ -47,8 +47,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
     Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one, those
-    with two BookKeeper clusters in one, those on the lake of the recorded run in one. Groups and long tests come first,
-    so that all processes end at about the same time. First of all hooks: xdist reads the groups in its own.
+    with two BookKeeper clusters in one, those on the lake of the recorded run in one, those of any other file in one.
+    The longest groups come first, so that all processes end at about the same time. First of all hooks: xdist reads the
+    groups in its own.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}

@@ -1,4 +1,4 @@
-"""The order in which processes of xdist take the tests: groups and long tests first, by their recorded seconds."""
+"""The order in which processes of xdist take groups of tests: the longest first, by their recorded seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 FILE = Path(__file__).parent / "durations.txt"
 LEAST_SECONDS = 5
 """What a test takes to be on record."""
+SHORT_SECONDS = 0.2
+"""What others take, on average."""
 
 
 def recorded(file: Path = FILE) -> dict[str, float]:
@@ -19,17 +21,28 @@ def recorded(file: Path = FILE) -> dict[str, float]:
 
 
 def longest_first(items: list[pytest.Item], seconds: dict[str, float]) -> None:
-    """Sort by what an item's group takes, or the test itself outside groups; what is not on record keeps its order."""
+    """Make each file a group, unless its tests have one, and sort the groups by the sum of their tests.
+
+    A file in one process sets up what its tests share once.
+    """
     totals = defaultdict[str, float](float)
     for item in items:
-        totals[unit(item)] += seconds.get(item.nodeid, 0)
-    items.sort(key=lambda item: -totals[unit(item)])
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
+        totals[group_of(item)] += seconds.get(item.nodeid, SHORT_SECONDS)
+    items.sort(key=lambda item: -totals[group_of(item)])
 
 
-def unit(item: pytest.Item) -> str:
-    """What goes to one process as a whole."""
+def file_of(nodeid: str) -> str:
+    """The file of a test, as short as it is told apart from others."""
+    return nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
+
+
+def group_of(item: pytest.Item) -> str:
+    """The group that goes to one process as a whole."""
     group = item.get_closest_marker("xdist_group")
-    return str(group.args[0]) if group else item.nodeid
+    assert group is not None
+    return str(group.args[0])
 
 
 class Recorder:

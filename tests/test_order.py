@@ -6,18 +6,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.order import Recorder, longest_first, recorded
+from tests.order import Recorder, group_of, longest_first, recorded
 
 
-def item(name: str, group: str | None) -> Any:
-    """As pytest has it, with the mark of a group."""
-    return SimpleNamespace(nodeid=name, get_closest_marker=lambda _: group and SimpleNamespace(args=(group,)))
+class Item:
+    """As pytest has it, with the mark of a group or without."""
+
+    def __init__(self, nodeid: str, group: str | None = None) -> None:
+        self.nodeid, self.mark = nodeid, group and SimpleNamespace(args=(group,))
+
+    def get_closest_marker(self, name: str) -> Any:
+        return self.mark
+
+    def add_marker(self, marker: Any) -> None:
+        self.mark = marker
 
 
-def test_longest_comes_first_and_groups_count_as_one() -> None:
-    items = [item(name, "group" if name in "bd" else None) for name in ("a", "b", "c", "long", "d")]
-    longest_first(items, {"b": 20.0, "d": 30.0, "long": 40.0})
-    assert [each.nodeid for each in items] == ["b", "d", "long", "a", "c"]
+def test_longest_group_comes_first_in_one_piece() -> None:
+    names = ["tests/a.py::x", "tests/b.py::x", "tests/a.py::y", "tests/b.py::y[1]", "tests/c.py::x"]
+    items: list[Any] = [Item(name, "spark" if name.endswith("x") and "b" in name else None) for name in names]
+    longest_first(items, {"tests/a.py::y": 30.0, "tests/b.py::x": 20.0, "tests/c.py::x": 40.0})
+    assert [item.nodeid for item in items] == [names[at] for at in (4, 0, 2, 1, 3)]
+    assert [group_of(item) for item in items] == ["c", "a", "a", "spark", "b"]
 
 
 def test_long_tests_are_recorded_without_their_group(tmp_path: Path) -> None:
