@@ -44,9 +44,13 @@ class Fleet:
         at = NOW + number * MINUTE
         reports = []
         for name in NAMES:
-            mine = {one: load for one, load in self.loads.items() if self.owner[one] == name}
+            mine = self.stats(name)
             reports.append(report(name, mine, at, cpu=sum(mine.values()) / 160 * 90))
         return self.bucket.batch(at + 1, *told, *reports, tick(number)).decisions
+
+    def stats(self, name):
+        """The load of a broker's bundles."""
+        return {one: load for one, load in self.loads.items() if self.owner[one] == name}
 
     def make(self, rows):
         """Carries moves out as the executor does: where the source still has the bundle."""
@@ -122,6 +126,44 @@ def test_move_counts_until_its_load_is_reported(load):
         stats = projected_stats(state, destination).get(moved)
         seen.append(stats and stats.msg_rate_in)
     assert seen == [400.0, None if load is None else 100 * load]
+
+
+class Lagging(Fleet):
+    """A fleet whose brokers report topics that they have just loaded without traffic, or not at all."""
+
+    def __init__(self, profile, early_load):
+        super().__init__(profile)
+        self._early_load, self._fresh = early_load, set()
+
+    def stats(self, name):
+        return {
+            bundle: self._early_load if bundle in self._fresh else load
+            for bundle, load in super().stats(name).items()
+            if bundle not in self._fresh or self._early_load is not None
+        }
+
+    def make(self, rows):
+        before = dict(self.owner)
+        super().make(rows)
+        self._fresh = {bundle for bundle, owner in self.owner.items() if before[bundle] != owner}
+
+
+def decide_with_delay(fleet):
+    """Decide for a quarter of an hour; every decision is applied in the second minute after it."""
+    waiting, decided = [[]], []
+    for number in range(16):
+        due = waiting.pop(0)
+        fleet.make(due)
+        rows = fleet.minute(number, *(at_once(row, number - 1) for row in due))
+        waiting += [[]] * (1 - len(waiting)) + [rows]
+        decided.append([row["arguments"] for row in rows])
+    return decided
+
+
+@pytest.mark.parametrize("early_load", [None, 0.0], ids=["absent", "idle"])
+@pytest.mark.parametrize("profile", ["default", "5.0"])
+def test_lagging_statistics_change_no_decision(profile, early_load):
+    assert decide_with_delay(Lagging(profile, early_load)) == decide_with_delay(Fleet(profile))
 
 
 def test_projected_reports_keep_the_total_load():
