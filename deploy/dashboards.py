@@ -26,6 +26,9 @@ class Dashboard(NamedTuple):
     panels: tuple[Panel, ...]
 
 
+_SUPPRESSED = "pulsar_scalable_topic_split_suppressed_max_segments_total"
+"""A topic's series begins with its first hold, at 1: `increase` alone does not see it."""
+
 FLEET = Dashboard(
     "fleet",
     "Anabranch: fleet",
@@ -56,7 +59,12 @@ FLEET = Dashboard(
         Panel(
             "Topics that want more segments than they may have",
             "short",
-            (("topk(10, increase(pulsar_scalable_topic_split_suppressed_max_segments_total[1h]) > 0)", "{{topic}}"),),
+            (
+                (
+                    f"topk(10, increase({_SUPPRESSED}[1h]) > 0 or {_SUPPRESSED} unless {_SUPPRESSED} offset 1h)",
+                    "{{topic}}",
+                ),
+            ),
         ),
         Panel(
             "Open and waiting decisions",

@@ -7,8 +7,6 @@ length, and it runs in the folder that the package was unpacked to.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -18,9 +16,11 @@ from urllib.request import urlopen
 
 from anabranch.local.broker import free_ports
 from anabranch.local.processes import tethered
+from tests.debian_packages import ensure_package
 from tests.waiting import wait_until
 
 PACKAGE = "prometheus-alertmanager"
+_PROGRAM = f"usr/bin/{PACKAGE}"
 _ABSOLUTE, _RELATIVE = b"/usr/share/prometheus/alertmanager", b"usr/share/prometheus//alertmanager"
 _CONFIGURATION = """
 route: {{receiver: test, group_by: ["..."], group_wait: 0s, group_interval: {group_interval}, repeat_interval: 4h}}
@@ -29,23 +29,13 @@ receivers: [{{name: test, webhook_configs: [{{url: "{url}", send_resolved: true}
 
 
 def ensure_alertmanager(cache: Path) -> Path:
-    """The program, fetched once by apt."""
-    program = cache / "usr" / "bin" / PACKAGE
-    if not program.is_file():
-        folder = cache.with_name(f"{cache.name}-{os.getpid()}")
-        folder.mkdir(parents=True)
-        if subprocess.run(["apt-get", "download", PACKAGE], cwd=folder, capture_output=True, check=False).returncode:
-            (folder / "lists" / "partial").mkdir(parents=True)
-            own = ["-o", f"Dir::State::lists={folder / 'lists'}", "-o", "APT::Sandbox::User="]
-            subprocess.run(["apt-get", *own, "update"], capture_output=True, check=True)
-            subprocess.run(["apt-get", *own, "download", PACKAGE], cwd=folder, capture_output=True, check=True)
-        [package] = folder.glob("*.deb")
-        subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
-        unpacked = folder / "usr" / "bin" / PACKAGE
-        unpacked.write_bytes(unpacked.read_bytes().replace(_ABSOLUTE, _RELATIVE))
-        shutil.rmtree(cache, ignore_errors=True)
-        folder.rename(cache)
-    return program
+    """Return the program, fetched once by apt."""
+    return ensure_package(PACKAGE, cache, _use_relative_path) / _PROGRAM
+
+
+def _use_relative_path(folder: Path) -> None:
+    program = folder / _PROGRAM
+    program.write_bytes(program.read_bytes().replace(_ABSOLUTE, _RELATIVE))
 
 
 class RealAlertmanager:

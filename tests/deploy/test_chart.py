@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from runtime.telemetry.serving import ProcessMetrics
 from schemas.settings.root import load_settings
 from streaming.job.metrics import METRICS
 from tests.deploy.programs import installed_program
+from tests.deploy.prometheus import METRIC
 
 VALUES = """
 cluster: {adminUrl: "http://pulsar:8080", tokenSecret: cluster}
@@ -38,7 +38,6 @@ settings:
   executor: {brakes: {windows: [{acting: forbidden, days: [mon], start: "22:00", end: "06:00", zone: UTC}]}}
   retention: {namespaces: {acme/shop: {events: 7}}}
 """
-METRIC = re.compile(r"\b((?:anabranch|process|pulsar)_[a-z_]+)")
 
 
 def exported() -> set[str]:
