@@ -206,6 +206,11 @@ def _file_schema(table: Table) -> pa.Schema:
     return pa.schema([field for field in arrow_schema(table.row) if field.name != PARTITION])
 
 
+def is_remote(folder: str) -> bool:
+    """Return True for a folder in an object store."""
+    return _local(folder) is None
+
+
 def _local(folder: str) -> Path | None:
     if folder.startswith("file://"):
         return Path(folder.removeprefix("file://"))

@@ -85,7 +85,7 @@ class LeasedTable:
 
     def last_seen(self, app: str) -> int:
         """Return the newest token of another lease on the table, as last read; 0 if there is none."""
-        return self._open.table.transaction_version(app) or 0
+        return self._open.transactions_as_read(app)[0] or 0
 
     def _take(self, token: int | None) -> int:
         retrying = Retrying(

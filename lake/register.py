@@ -48,7 +48,7 @@ class TableRegister:
         table = self._open.newest()
         if table.version() != self._version:
             self._rows = read_table(table).to_pylist()
-            self._number = table.transaction_version(APP) or 0
+            self._number = self._open.transactions_as_read(APP)[0] or 0
             self._version = table.version()
         return self._number, self._rows
 
@@ -67,6 +67,9 @@ class TableRegister:
             )
         except CommitFailedError as error:
             raise Raced(str(error)) from error
+        if self._open.table.version() == self._version + 1:
+            # Otherwise others have committed as well: read again.
+            self._number, self._rows, self._version = number, list(rows), self._version + 1
         if number % CLEAN_EVERY == 0:
             with suppress(DeltaError, OSError):
                 self._open.table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)

@@ -12,12 +12,13 @@ from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction, write_deltalake
+from deltalake import DeltaTable, PostCommitHookProperties, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from lake.files import PARTITION, WrittenFile, dataset_of, modified_now, read_table, rows_of, table_path
 from lake.pruning import columns_in
+from lake.remote_log import RemoteLog
 from schemas.settings.root import SettingsError
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import TABLES, Table
@@ -153,6 +154,9 @@ class OpenTable:
 
     def __init__(self, table: DeltaTable) -> None:
         self._table, self._opened_at = table, table.version()
+        self._log = RemoteLog(table)
+        self._transactions: tuple[int, dict[str, int | None]] = (-1, {})
+        """Version, and the newest transactions as of it: delta-rs reads the log again for each."""
 
     @property
     def table(self) -> DeltaTable:
@@ -161,6 +165,8 @@ class OpenTable:
 
     def newest(self) -> DeltaTable:
         """Return the current table. Raises `DeltaError` or `OSError` when it cannot be read."""
+        if self._log.ends_with(self._table.version()):
+            return self._table
         self._table.update_incremental()
         if self._table.version() - self._opened_at >= OPEN_FOR_COMMITS:
             self._table = DeltaTable(self._table.table_uri)
@@ -174,29 +180,28 @@ class OpenTable:
         commits with the same `app`, one fails with `CommitFailedError` (Delta's rule for transactions). Raises
         `DeltaError` or `OSError`.
         """
-        write_deltalake(
-            self._table,
-            rows,
-            mode="append",
-            commit_properties=_numbered({app: number, **more}),
-            post_commithook_properties=HOOKS,
-        )
+        with self._log.committing(self._table, {app: number, **more}) as properties:
+            write_deltalake(
+                self._table, rows, mode="append", commit_properties=properties, post_commithook_properties=HOOKS
+            )
 
     def add(
         self, files: Sequence[WrittenFile], app: str, number: int, more: Mapping[str, int] = MappingProxyType({})
     ) -> None:
         """Commit files in the table's folder without reading them; otherwise as `append`."""
-        self._table.create_write_transaction(
-            [
-                AddAction(file.path, file.size, {PARTITION: file.day}, modified_now(), True, file.statistics)
-                for file in files
-            ],
-            mode="append",
-            schema=self._table.schema(),
-            partition_by=[PARTITION],
-            commit_properties=_numbered({app: number, **more}),
-            post_commithook_properties=HOOKS,
-        )
+        actions = [
+            AddAction(file.path, file.size, {PARTITION: file.day}, modified_now(), True, file.statistics)
+            for file in files
+        ]
+        with self._log.committing(self._table, {app: number, **more}) as properties:
+            self._table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._table.schema(),
+                partition_by=[PARTITION],
+                commit_properties=properties,
+                post_commithook_properties=HOOKS,
+            )
 
     def newest_transaction(self, app: str) -> int | None:
         """Return the newest transaction of `app`, or None. Raises `DeltaError` or `OSError`."""
@@ -204,12 +209,18 @@ class OpenTable:
 
     def newest_transactions(self, *apps: str) -> list[int | None]:
         """Return the newest transactions of several apps with a single read, the slow part on an object store."""
-        table = self.newest()
-        return [table.transaction_version(app) for app in apps]
+        self.newest()
+        return self.transactions_as_read(*apps)
 
-
-def _numbered(transactions: Mapping[str, int]) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(*transaction) for transaction in transactions.items()])
+    def transactions_as_read(self, *apps: str) -> list[int | None]:
+        """Return the newest transactions of several apps as of the last read, or `append`."""
+        if self._transactions[0] != self._table.version():
+            self._transactions = (self._table.version(), {})
+        numbers = self._transactions[1]
+        for app in apps:
+            if app not in numbers:
+                numbers[app] = self._table.transaction_version(app)
+        return [numbers[app] for app in apps]
 
 
 def _check_appendable(delta: DeltaTable, path: str, table: Table) -> None:

@@ -1,6 +1,7 @@
 """`anabranch doctor`: check that this machine and set-up are fit for a run, with advice if not.
 
-Neighbours: the set-up (`anabranch.local.setup`), the local run. Changes nothing.
+Neighbours: the set-up (`anabranch.local.setup`), the local run. Changes nothing; in an object
+store it makes a table of its own and deletes it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from anabranch.local.broker import check_port_is_free, is_serving
 from anabranch.local.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
 from anabranch.local.supervisor import leftovers, lock_owner
 from decisions.autoscale.policy import read_cluster_policy
+from lake.files import is_remote
+from lake.store_check import check_store
 from lake.tables import open_table
 from runtime.java_home import SetupError, find_java, java_version
 from schemas.settings.exposure import PARTS, exposures
@@ -275,6 +278,10 @@ def _lake(settings: Settings) -> Iterator[CheckResult]:
             yield CheckResult("lake", False, f"{name} in {settings.lake_path} cannot be read: {message}", remedy)
             return
     yield CheckResult("lake", True, f"{len(existing)} of {len(TABLES)} tables in {settings.lake_path}")
+    if is_remote(settings.lake_path):
+        fault = check_store(settings.lake_path)
+        found = fault or "puts, refuses a second put of one name, lists, deletes"
+        yield CheckResult("object storage", not fault, found, "use a store with conditional puts (docs/deploy.md)")
 
 
 def _collector(settings: Settings) -> Iterator[CheckResult]:

@@ -16,10 +16,16 @@ from anabranch.local.doctor import examine, wrong_packages
 from anabranch.local.processes import TOKEN_VARIABLE, carries_token
 from anabranch.local.setup import LOCALFS_JAR
 from anabranch.local.supervisor import lock_folder
+from tests.lake.object_store import serving
 from tests.local.settings import home_with
 from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def object_store(monkeypatch):
+    yield from serving(monkeypatch)
 
 
 def wrong(file: Path) -> dict:
@@ -71,6 +77,16 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path, jars):
     found = wrong(home_with(tmp_path))
     assert set(found) == {"lake"}
     assert "decisions" in found["lake"].found
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fault", ["", "condition ignored"])
+def test_object_storage_of_the_lake_is_tried(tmp_path, monkeypatch, object_store, fault):
+    monkeypatch.setenv("ANABRANCH_LAKE__PATH", "s3://bucket/lake")
+    object_store.fail_puts(fault)
+    [finding] = [finding for finding in examine(HOME, [home_with(tmp_path)]) if finding.check == "object storage"]
+    assert finding.ok == (not fault)
+    assert object_store.keys() == []
 
 
 def test_a_policy_that_cannot_be_read_is_named(tmp_path, jars):

@@ -1,0 +1,71 @@
+"""The log of a table in an object store: cheap looks for the next commit, and commits whose answer was lost.
+
+Stage: under `lake.tables.OpenTable`, which uses it for local tables too; there it does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from uuid import uuid4
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.fs import DeltaStorageHandler
+
+from lake.files import is_remote
+
+FULL_LOOK_SECONDS = 300.0
+"""Longest time between looks by delta-rs: a log that was cleaned meanwhile lacks the next commit."""
+_MARK = "anabranch-commit"
+"""Key of a commit's metadata: an id by which its writer knows it again."""
+
+
+class RemoteLog:
+    """The log of one table."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        """Reach the log, if the table is in an object store."""
+        self._store = DeltaStorageHandler(table.table_uri) if is_remote(table.table_uri) else None
+        self._full_look_at = time.monotonic() + FULL_LOOK_SECONDS
+
+    def ends_with(self, version: int) -> bool:
+        """Return True if no commit follows `version`; False if one does, or if delta-rs has to look.
+
+        One HEAD request. To see that nothing has changed delta-rs lists the log and asks for a checkpoint, at thirteen
+        times the price.
+        """
+        if self._store is None:
+            return False
+        if time.monotonic() >= self._full_look_at:
+            self._full_look_at = time.monotonic() + FULL_LOOK_SECONDS
+            return False
+        try:
+            self._store.open_input_file(f"_delta_log/{version + 1:020}.json")
+        except FileNotFoundError:
+            return True
+        except OSError:
+            # The look that follows says what is wrong.
+            return False
+        return False
+
+    @contextmanager
+    def committing(self, table: DeltaTable, transactions: Mapping[str, int]) -> Iterator[CommitProperties]:
+        """Yield the properties of a commit of `table`; a commit that failed but is in the log is none that failed.
+
+        When the answer to a put is lost, delta-rs (1.6) puts again, is told that the version exists, and takes its own
+        commit for one of another writer.
+        """
+        numbered = [Transaction(*transaction) for transaction in transactions.items()]
+        if self._store is None:
+            yield CommitProperties(app_transactions=numbered)
+            return
+        mark, before = uuid4().hex, table.version()
+        try:
+            yield CommitProperties(custom_metadata={_MARK: mark}, app_transactions=numbered)
+        except CommitFailedError:
+            table.update_incremental()
+            commits = table.history(table.version() - before) if table.version() > before else []
+            if mark not in [commit.get(_MARK) for commit in commits]:
+                raise
