@@ -215,7 +215,7 @@ def _produce_steadily(producer: Producer, seconds: float, hashes: range, delays:
 
 
 def _memory_of_full_producer(topic: ScalableTopic) -> dict[str, int]:
-    """Resident memory that a producer adds until it refuses messages; the bound counts 600 bytes for each of these."""
+    """Resident memory that a producer adds until it refuses messages, of which each counts 600 bytes."""
     process = psutil.Process()
     with Producer(topic.config(linger_ms=60_000), topic.name) as producer:
         before, count = process.memory_info().rss, 0

@@ -1,4 +1,4 @@
-"""Check that an object store does what Delta needs of it: put, refuse a second put of one name, list, delete.
+"""Check of what Delta needs of an object store: put, refuse a second put of a name, list, delete.
 
 Stage: beside `lake.tables`; `anabranch doctor` runs it. A store that ignores the condition of a put (older MinIO,
 gateways) lets one writer's commit overwrite another's, and nobody notices.

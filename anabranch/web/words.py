@@ -68,7 +68,7 @@ def link(path: str, **query: object) -> str:
 
 
 def observed(seen: str) -> str:
-    """Return what an executor saw of a decision's subject (`OutcomeRow.seen`, JSON) as a phrase; empty for nothing."""
+    """Return what an executor saw of a subject (`OutcomeRow.seen`, JSON) as a phrase; empty for nothing."""
     try:
         details = json.loads(seen or "{}")
     except ValueError:

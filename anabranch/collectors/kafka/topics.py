@@ -1,4 +1,4 @@
-"""Topics and their active segments: Kafka's topics say which there may be, the controller's layouts which are active.
+"""Topics and their active segments, by the topics of Kafka and the controller's layouts.
 
 Stage: under `collector`, which asks for the layout that is due. A segment's Kafka topic is made shortly before the
 layout names it, so a topic with segments that its layout does not have is asked about again soon.
@@ -95,7 +95,7 @@ class ListedTopic:
         return self.asked_at + (SOON_SECONDS if is_soon else LAYOUT_SECONDS)
 
     def _is_complete(self) -> bool:
-        """Return whether the layout was read after Kafka's last change and has all segments of its incarnation."""
+        """Return whether the layout is newer than Kafka's last change, with all segments of its incarnation."""
         layout = self.layout
         if layout is None or self.read_at < self.changed_at:
             return False

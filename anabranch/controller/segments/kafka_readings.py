@@ -1,4 +1,4 @@
-"""Readings of the cluster that stores segments: their topics, ends, consumer groups and sizes of messages.
+"""Readings of the cluster that stores segments: topics, ends, consumer groups, sizes of messages.
 
 Stage: beside `kafka_positions`, for `anabranch serve collector kafka`. Reads of all segments at once; nothing is
 changed. All requests raise `KafkaException`. Kafka's client has no request for the sizes of logs, so the size of a
@@ -129,7 +129,7 @@ class SegmentReadings:
             raise
 
     def message_sizes(self, ends: Mapping[str, int]) -> dict[str, float]:
-        """Return the mean size of the newest messages before these ends, where there are any: key and value, bytes."""
+        """Return the mean size (key and value, bytes) of the newest messages before these ends."""
         starts = [TopicPartition(name, PARTITION, max(end - MEASURED_MESSAGES, 0)) for name, end in ends.items()]
         counts, sizes = Counter[str](), Counter[str]()
         waiting, deadline = set(ends), time.monotonic() + MEASURE_SECONDS

@@ -1,4 +1,4 @@
-"""Ledger of a topic: every message that was produced and consumed, and whether the order of each key held.
+"""Ledger of a topic: every message produced and consumed, and whether each key's order held.
 
 Stage: under `topic`. Messages of a key are numbered 0, 1, 2, …; the value names the life of the process that wrote it,
 as topics outlive a run. Delivery is at least once: a message that comes again is counted, and is no fault.

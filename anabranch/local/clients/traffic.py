@@ -1,4 +1,4 @@
-"""Traffic of a local run by real clients: creates the topics, follows the demand, and keeps count of every message.
+"""Traffic of a local run by real clients: topics, demand, and a count of every message.
 
 Stage: `anabranch local traffic` with `[traffic] load = "clients"`. The counts are in `clients.json` of the run's folder
 and, at the end, in its report. At the end the producers stop first, and the consumers read what is left.

@@ -1,4 +1,4 @@
-"""Lower bounds for policies that halve ranges and join the halves again: foresight, free and immediate actions.
+"""Lower bounds for policies that halve ranges and join halves: foresight, free and immediate actions.
 
 Stage: beside `traces`, under `weeks`. A range is halved if it carries more than a split threshold, so a topic needs one
 segment more than there are such ranges among its halves, their halves, and so on. Where one hash alone is over the

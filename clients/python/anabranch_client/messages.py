@@ -76,7 +76,7 @@ OnDelivery: TypeAlias = Callable[["AnabranchError | None", DeliveryReport], Any]
 
 
 class PendingMessage(DeliveryReport):
-    """A message until its delivery is reported; then it is the report itself, as one more object would cost time."""
+    """A message until its delivery is reported; then the report itself, to save an object."""
 
     __slots__ = ("deadline", "error", "hash", "headers", "number", "on_delivery", "outcomes", "size", "timestamp")
     number: int

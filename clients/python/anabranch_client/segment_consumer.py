@@ -1,4 +1,4 @@
-"""Base of the consumers that own segments as members of their consumer groups: what is stored, paused and closed."""
+"""Base of the consumers that own segments as members of their consumer groups."""
 
 from __future__ import annotations
 
