@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,8 +17,9 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from anabranch.history.recorded import RecordedHistory, newest_before
+from anabranch.history.state_snapshots import refuse
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.cluster_replay import ClustersReplay, Different
+from engine.cluster_replay import ClustersReplay
 from engine.families import parts_of
 from engine.history import free_generation
 from engine.kernel.packed import pack_anew
@@ -132,13 +132,6 @@ def _clusters(
                 for batch in chunk.of_bucket(some):
                     refuse(replays[bucket].take(batch))
     return replays
-
-
-def refuse(different: Sequence[Different]) -> None:
-    """Raise `RebuildError` if clusters differ from the record."""
-    for difference in different[:1]:
-        instant = datetime.fromtimestamp(difference.at / 1000, timezone.utc)
-        raise RebuildError(f"the cluster {difference.cluster} at {instant:%F %T} UTC: {difference.said}")
 
 
 def _write_states(

@@ -7,16 +7,16 @@ change.
 from __future__ import annotations
 
 import zlib
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from anabranch.history.rebuild import refuse
 from anabranch.history.recorded import Choice, RecordedHistory, newest_before
 from engine.autoscale.family import LOADS, TOPICS
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.bundles.family import PART as BUNDLES
-from engine.cluster_replay import ClustersReplay
+from engine.cluster_replay import ClustersReplay, Different
 from engine.history import Batches, columns_of
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
@@ -95,3 +95,10 @@ def _clusters(lake: str, until: datetime, scratch: Path | None) -> ClustersRepla
             for batch in chunk.of_bucket(names):
                 refuse(replay.take(batch))
     return replay
+
+
+def refuse(different: Sequence[Different]) -> None:
+    """Raise `RebuildError` if clusters differ from the record."""
+    for difference in different[:1]:
+        instant = datetime.fromtimestamp(difference.at / 1000, timezone.utc)
+        raise RebuildError(f"the cluster {difference.cluster} at {instant:%F %T} UTC: {difference.said}")

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from engine.families import bucket_packer, event_sources, parts_of
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
-from engine.kernel.settings import EngineSettings, UnfinishedBatch
+from engine.kernel.settings import UnfinishedBatch
 from lake.job_lease import Claim, JobLease, hold_lake
 from lake.upkeep import Upkeep
 from schemas.settings.root import Settings, SettingsError
@@ -32,7 +32,7 @@ from streaming.checkpoint.storage import checkpoint_of, files_of, spark_location
 from streaming.checkpoint.upgrade import adopt_operator
 from streaming.job.backpressure import BatchPace, PacedSource
 from streaming.job.failures import JobFailed, JvmLost, Patience, PersonNeeded, TooSlow, failure_of
-from streaming.job.policy import NotAnnounced, announce_policy, configured_policy
+from streaming.job.policy import NotAnnounced, announce_policy, configured_policy, engine_settings
 from streaming.job.scratch import scratch_folder, socket_folder
 from streaming.job.session import start_session
 from streaming.job.sources import raw_rows
@@ -50,15 +50,6 @@ MAX_STOP_SECONDS = 50.0
 _JVM_GONE = (Py4JNetworkError, ConnectionError)
 """Exceptions of calls to a JVM that has ended."""
 _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
-
-
-def engine_settings(settings: Settings) -> EngineSettings:
-    """Return the settings that workers need."""
-    return EngineSettings(
-        change_threshold=settings.stream.change_threshold,
-        tick_ms=int(settings.stream.tick_seconds * 1000),
-        bundles=settings.bundles.enabled,
-    )
 
 
 def pace_of(settings: Settings) -> BatchPace:

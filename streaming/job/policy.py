@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException, Producer
 
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from engine.autoscale.topics import ConfiguredPolicy
+from engine.kernel.settings import EngineSettings
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import VERSION, PolicyEvent, key_of
 from schemas.kafka.topics import CONTROL_EVENTS
@@ -23,6 +24,15 @@ DELIVERY_SECONDS = 30.0
 
 class NotAnnounced(RuntimeError):
     """Kafka did not accept the policy; the message says why."""
+
+
+def engine_settings(settings: Settings) -> EngineSettings:
+    """Return the settings that workers need."""
+    return EngineSettings(
+        change_threshold=settings.stream.change_threshold,
+        tick_ms=int(settings.stream.tick_seconds * 1000),
+        bundles=settings.bundles.enabled,
+    )
 
 
 def configured_policy(settings: Settings) -> ClusterPolicy:

@@ -24,8 +24,7 @@ from schemas.kafka.topics import KAFKA_TOPICS
 from schemas.settings.root import Settings
 from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job.job import engine_settings
-from streaming.job.policy import configured_policy, stored_policy
+from streaming.job.policy import configured_policy, engine_settings, stored_policy
 from streaming.operator.rows import rare_rows, rows_of
 from tests.engine.buckets import knowing, run
 from tests.streaming.jobs import rows

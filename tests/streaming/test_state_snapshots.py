@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -395,6 +396,33 @@ def test_command_deletes_on_request_keeping_one_horizon(lake, tmp_path):
     done = CliRunner().invoke(cli, replayed_all)
     assert done.exit_code == 0, done.output
     assert "rows before 2025-11-21 are forgotten: compared from there on" in done.output
+
+
+@pytest.mark.process
+def test_lake_is_looked_after_without_spark(tmp_path):
+    """The container that does it every hour has no Spark."""
+    lake = str(tmp_path / "lake")
+    in_a_lake(calm(range(-90, 1440 + 90, 60)), lake)
+    days = (datetime.now(timezone.utc).date() - DAY).days - 1
+    own, hidden = tmp_path / "own.toml", tmp_path / "hidden"
+    (tmp_path / "policy.toml").write_text("promptSplits = false\n")
+    own.write_text(
+        f'[lake]\npath = "{lake}"\n[policy]\ncluster = "{tmp_path}/policy.toml"\n'
+        + CONFIGURED_RETENTION.format(whole=days, less=days)
+    )
+    for name in ("pyspark", "py4j", "delta", "pandas", "plotly"):
+        (hidden / name).mkdir(parents=True)
+        (hidden / name / "__init__.py").write_text(f"raise ModuleNotFoundError('{name} is hidden', name='{name}')\n")
+    environment = {**os.environ, "PYTHONPATH": f"{hidden}{os.pathsep}{Path(__file__).parents[2]}"}
+    command = [sys.executable, "-m", "anabranch", "--home", str(tmp_path), "--config", str(own), "lake"]
+    said = [
+        subprocess.run([*command, *asked], env=environment, capture_output=True, text=True, timeout=300, check=False)
+        for asked in (["optimize"], ["retain", "--apply"], ["vacuum"], ["check"])
+    ]
+    # Exit code 1: no executor has ended the decision on record.
+    assert [done.returncode for done in said] == [0, 0, 0, 1], [done.stderr for done in said]
+    # Four loads an hour until 17:30: the six hours before the days that are kept stay.
+    assert "segment_load: 80 rows of 2 days before 2025-11-22" in said[1].stdout
 
 
 CONFIGURED_RETENTION = """

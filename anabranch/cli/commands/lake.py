@@ -109,18 +109,22 @@ def register_tables(context: Context) -> None:
 def optimize_tables(context: Context, name: str | None, zorder: bool, writer: str) -> None:
     """Turn many small files into few large ones; safe while the job and an executor run."""
     from deltalake.exceptions import DeltaError
-    from pyspark.errors import PySparkException
 
     from lake.compaction import Compacting
     from lake.maintenance import compact_by_delta_rs, compact_by_delta_spark
     from lake.tables import open_table
-    from streaming.job.session import start_session
 
     settings = context.settings
     before = datetime.now(timezone.utc).date() if zorder else None
     tables = [table for table in TABLES.values() if name in (None, table.name)]
     spark = None
+    faults: tuple[type[Exception], ...] = (DeltaError, Compacting)
     if writer == "delta-spark":
+        from pyspark.errors import PySparkException
+
+        from streaming.job.session import start_session
+
+        faults += (PySparkException,)
         _check_jars(settings)
         spark = start_session(settings, {"spark.app.name": "anabranch-optimize"})
     try:
@@ -133,7 +137,7 @@ def optimize_tables(context: Context, name: str | None, zorder: bool, writer: st
             else:
                 done = compact_by_delta_spark(spark, settings.lake_path, table, before)
             click.echo(f"{table.name}: {done.files_removed} files became {done.files_added}")
-    except (DeltaError, PySparkException, Compacting) as error:
+    except faults as error:
         raise click.ClickException(f"{table.name} was not compacted: {_first_line(error)}") from error
     finally:
         if spark is not None:

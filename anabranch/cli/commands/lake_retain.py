@@ -136,8 +136,7 @@ def _make_horizon(context: Context, cut: Cut) -> None:
     from anabranch.history.state_snapshots import make_horizon
     from lake.forgotten import Retained
     from lake.state_snapshots import has_horizon, write_horizon
-    from streaming.job.job import engine_settings
-    from streaming.job.policy import configured_policy, stored_policy
+    from streaming.job.policy import configured_policy, engine_settings, stored_policy
     from streaming.job.scratch import scratch_folder
 
     settings, midnight = context.settings, datetime.combine(cut.before, time(), timezone.utc)

@@ -83,8 +83,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS
     from streaming.checkpoint.claim import CheckpointInUse, holder_name, lock_checkpoint
     from streaming.checkpoint.storage import checkpoint_of, files_of
-    from streaming.job.job import engine_settings
-    from streaming.job.policy import configured_policy, stored_policy
+    from streaming.job.policy import configured_policy, engine_settings, stored_policy
     from streaming.job.scratch import scratch_folder
     from streaming.job.sources import buckets_of
 
