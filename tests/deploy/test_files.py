@@ -47,7 +47,9 @@ def test_units_are_valid(tmp_path, file):
 
 def test_compose_sets_settings_that_load(tmp_path):
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    assert set(services) == {"topics", "job", "executor", "collector", "page", "alerts"}
+    assert set(services) == {"topics", "job", "executor", "collector", "page", "alerts", "upkeep"}
+    by_timer = re.findall(r"anabranch\.toml (lake .*)", (DEPLOY / "anabranch-lake.service").read_text())
+    assert re.findall(r"anabranch (lake .*?);", services["upkeep"]["command"][0]) == by_timer
     for name, service in services.items():
         variables = {
             key: re.sub(r"\$\{\w+:-(.*)\}|\$\{\w+:\?.*\}", lambda found: found[1] or "host:1", value)
