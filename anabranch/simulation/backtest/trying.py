@@ -11,6 +11,7 @@ import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -152,18 +153,24 @@ def open_trials(searched: History, unseen: History | None, processes: int = 1) -
         yield Trials(searched.ran, len(order), len(sample), shares)
 
 
-_share: Share
+_work: tuple[Any, ...]
 
 
 def _begin(*work: Any) -> None:
-    """Set up a worker process: prepare its share, and leave Ctrl-C to the main process."""
-    global _share
+    """Set up a worker process: keep its work, and leave Ctrl-C to the main process."""
+    global _work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _share = Share(*work)
+    _work = work
+
+
+@cache
+def _share() -> Share:
+    """Prepare the topics of this process at the first question: a pool replaces a worker that fails to begin."""
+    return Share(*_work)
 
 
 def _answer(method: str, *arguments: Any) -> Any:
-    return getattr(_share, method)(*arguments)
+    return getattr(_share(), method)(*arguments)
 
 
 def _prepared(history: History, keys: Collection[TopicKey]) -> list[tuple[TopicKey, Prepared]]:
