@@ -154,8 +154,8 @@ def _begun(
     trials: Trials, scope: Scope, policies: Mapping[str, ConfiguredPolicy], max_reversals: int | None
 ) -> Suggestion:
     """Return a search that has tried today's policy and these."""
-    today, *others = trials.run(scope, {TODAY: trials.ran, **policies})
-    return Suggestion(today, [today, *others], today.reversals if max_reversals is None else max_reversals)
+    today, *results = trials.run(scope, {TODAY: trials.ran, **policies})
+    return Suggestion(today, [today, *results], today.reversals if max_reversals is None else max_reversals)
 
 
 def finalists(search: Suggestion) -> list[Tried]:
