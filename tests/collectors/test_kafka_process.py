@@ -113,9 +113,9 @@ def test_retention_lowers_no_rate(broker, tmp_path):
         stepped = Stepped(topic, readings)
         first = stepped.go(0)
         write(topic, 0, 1_000)
-        deleted = AdminClient({"bootstrap.servers": broker.bootstrap}).delete_records(
-            [TopicPartition(topic.kafka_topics()[0], 0, 1_900)]
-        )
+        # A temporary client would lose the answer.
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        deleted = admin.delete_records([TopicPartition(topic.kafka_topics()[0], 0, 1_900)])
         assert [future.result(60).low_watermark for future in deleted.values()] == [1_900]
         stepped.go(500)
         last = stepped.go(500)
