@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 import httpx
 
-from anabranch.local.broker import EmbeddedBroker
+from anabranch.local.broker import EmbeddedBroker, free_ports
 from anabranch.local.setup import ensure_jars
 from schemas.settings.root import load_settings
 from tests.client.proof_check import KINDS, Verdict, check, read_lines
@@ -45,6 +45,8 @@ class Proof:
     def __init__(self, folder: Path, broker: EmbeddedBroker, rate: int, consumers: int, chance: random.Random) -> None:
         self.folder, self.broker, self.rate, self.chance = folder, broker, rate, chance
         self.controller = ControllerProcess(folder, "kafka", broker.bootstrap)
+        # Not one that the system gives to outgoing connections: it has to be free at every start.
+        (self.controller.port,) = free_ports(1)
         self._life = ExitStack()
         self.processes: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self.lives: Counter[str] = Counter()
@@ -58,7 +60,6 @@ class Proof:
     def start_controller(self) -> None:
         """Start the controller where it was before."""
         client, _ = self._life.enter_context(self.controller.life())
-        self.controller.port = int(self.controller.url.rpartition(":")[2])
         self.topic = ScalableTopic(NAME, client, self.broker.bootstrap)
 
     def start(self, kind: str, name: str) -> None:
