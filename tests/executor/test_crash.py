@@ -87,7 +87,8 @@ def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, see
         assert (house.layout(topic).epoch, len(house.layout(topic).active)) == (8, 16)
 
 
-MAX_KILLS = 15
+MAX_KILLS = 6
+"""Each is followed by the wait for the dead one's lease; `python -m tests.harness.chaos.kills` kills for longer."""
 
 
 def deliver(events: Path, read: int, chance: random.Random, job: Job, recorded: set[str]) -> int:
