@@ -12,6 +12,8 @@ LEAST_SECONDS = 5
 """What a test takes to be on record."""
 SHORT_SECONDS = 0.2
 """What others take, on average."""
+LOCAL_RUN_SECONDS = 60
+"""What a whole local run takes that is not on record yet."""
 
 
 def recorded(file: Path = FILE) -> dict[str, float]:
@@ -29,8 +31,13 @@ def longest_first(items: list[pytest.Item], seconds: dict[str, float]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
-        totals[group_of(item)] += seconds.get(item.nodeid, SHORT_SECONDS)
+        totals[group_of(item)] += seconds.get(item.nodeid, assumed(item))
     items.sort(key=lambda item: -totals[group_of(item)])
+
+
+def assumed(item: pytest.Item) -> float:
+    """Seconds of a test that is not on record."""
+    return LOCAL_RUN_SECONDS if item.get_closest_marker("local_run") else SHORT_SECONDS
 
 
 def file_of(nodeid: str) -> str:

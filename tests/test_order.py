@@ -10,24 +10,31 @@ from tests.order import Recorder, group_of, longest_first, recorded
 
 
 class Item:
-    """As pytest has it, with the mark of a group or without."""
+    """As pytest has it, with its marks by name."""
 
-    def __init__(self, nodeid: str, group: str | None = None) -> None:
-        self.nodeid, self.mark = nodeid, group and SimpleNamespace(args=(group,))
+    def __init__(self, nodeid: str, **marks: Any) -> None:
+        self.nodeid, self.marks = nodeid, marks
 
     def get_closest_marker(self, name: str) -> Any:
-        return self.mark
+        return self.marks.get(name)
 
     def add_marker(self, marker: Any) -> None:
-        self.mark = marker
+        self.marks[marker.name] = marker.mark
 
 
 def test_longest_group_comes_first_in_one_piece() -> None:
-    names = ["tests/a.py::x", "tests/b.py::x", "tests/a.py::y", "tests/b.py::y[1]", "tests/c.py::x"]
-    items: list[Any] = [Item(name, "spark" if name.endswith("x") and "b" in name else None) for name in names]
-    longest_first(items, {"tests/a.py::y": 30.0, "tests/b.py::x": 20.0, "tests/c.py::x": 40.0})
-    assert [item.nodeid for item in items] == [names[at] for at in (4, 0, 2, 1, 3)]
-    assert [group_of(item) for item in items] == ["c", "a", "a", "spark", "b"]
+    spark, run = SimpleNamespace(args=("spark",)), SimpleNamespace(args=())
+    items: list[Any] = [
+        Item("tests/a.py::x"),
+        Item("tests/b.py::x", xdist_group=spark),
+        Item("tests/a.py::y"),
+        Item("tests/b.py::y[1]"),
+        Item("tests/c.py::x"),
+        Item("tests/d.py::x", local_run=run),
+    ]
+    longest_first(items, {"tests/a.py::y": 30.0, "tests/b.py::x": 20.0, "tests/c.py::x": 80.0})
+    assert [group_of(item) for item in items] == ["c", "d", "a", "a", "spark", "b"]
+    assert [item.nodeid for item in items[2:4]] == ["tests/a.py::x", "tests/a.py::y"]
 
 
 def test_long_tests_are_recorded_without_their_group(tmp_path: Path) -> None:
