@@ -280,8 +280,8 @@ def _lake(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult("lake", True, f"{len(existing)} of {len(TABLES)} tables in {settings.lake_path}")
     if is_remote(settings.lake_path):
         fault = check_store(settings.lake_path)
-        found = fault or "puts, refuses a second put of one name, lists, deletes"
-        yield CheckResult("object storage", not fault, found, "use a store with conditional puts (docs/deploy.md)")
+        evidence = fault or "puts, refuses a second put of one name, lists, deletes"
+        yield CheckResult("object storage", not fault, evidence, "use a store with conditional puts (docs/deploy.md)")
 
 
 def _collector(settings: Settings) -> Iterator[CheckResult]:
