@@ -165,7 +165,10 @@ def _begin(*work: Any) -> None:
 
 @cache
 def _share() -> Share:
-    """Prepare the topics of this process at the first question: a pool replaces a worker that fails to begin."""
+    """Prepare the topics of this process when it is first asked.
+
+    A pool would replace a worker that fails in its initializer, again and again.
+    """
     return Share(*_work)
 
 
