@@ -25,14 +25,14 @@ HEADS = ("oracle", "halves", "an hour over", "least slack %", "least min over")
 
 
 def grain_hours(load: Floats, grain: int) -> tuple[float, int]:
-    """Return the fewest segment-hours of ranges of whole `grain`ths of the key space, and how often they change."""
+    """Return the segment-hours of the fewest ranges of whole `grain`ths, and how often they change."""
     pieces = np.maximum(np.floor(grain / np.maximum(load, 1e-9) + 1e-9), 1.0)
     segments = np.ceil(grain / np.minimum(pieces, grain))
     return float(segments.sum()) * STEP_HOURS, int(np.count_nonzero(np.diff(segments)))
 
 
 def merged_hours(load: Floats, headroom: float) -> float:
-    """Return the segment-hours of halves that are split above the threshold and joined below `headroom` of it.
+    """Return the segment-hours of halves split above the threshold and joined below `headroom` of it.
 
     With uniform keys, without any wait.
     """

@@ -1,8 +1,9 @@
-"""Lower bounds for policies that halve ranges and join halves: foresight, free and immediate actions.
+"""Lower bounds with foresight for policies that halve ranges and join the halves again.
 
-Stage: beside `traces`, under `weeks`. A range is halved if it carries more than a split threshold, so a topic needs one
-segment more than there are such ranges among its halves, their halves, and so on. Where one hash alone is over the
-threshold the topic is over it in any layout; the bound has a single segment then, and counts the time.
+Stage: beside `traces`, under `weeks`. Actions are free and immediate. A range is halved if it carries more than a split
+threshold, so a topic needs one segment more than there are such ranges among its halves, their halves, and so on. Where
+one hash alone is over the threshold the topic is over it in any layout; the bound has a single segment then, and counts
+the time.
 """
 
 from __future__ import annotations
