@@ -105,6 +105,11 @@ class CollectorStatus(Wire):
         )
 
     @property
+    def is_delivered(self) -> bool:
+        """Return whether samples of all segments were sent, and Kafka has confirmed every record."""
+        return self.segments_seen >= self.segments_known and not self.waiting and not self.lost
+
+    @property
     def unread(self) -> str:
         """Return a description of what was never read; empty if nothing."""
         counts = (

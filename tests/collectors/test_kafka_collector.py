@@ -42,6 +42,7 @@ class Cluster:
         self.layout = SegmentLayout.create(segments, 5)
         self.subscriptions = ["billing"]
         self.leaderless: set[int] = set()
+        self.unreadable: set[int] = set()
         self.set_back: dict[int, int] = {}
         self.down: set[str] = set()
         self.brokers = list(LEADERS)
@@ -66,7 +67,8 @@ class Cluster:
 
     def ends(self, kafka_topics):
         self._call("ends")
-        return {name: self.end_of(int(name.rpartition("-")[2])) for name in kafka_topics}
+        ids = {name: int(name.rpartition("-")[2]) for name in kafka_topics}
+        return {name: "not authorized" if id in self.unreadable else self.end_of(id) for name, id in ids.items()}
 
     def end_of(self, id: int) -> int:
         return round((self.clock.now - self.began_at) * 10 * (id + 1)) - self.set_back.get(id, 0)
@@ -100,8 +102,10 @@ def clock(monkeypatch):
 class Run:
     """A collector on a cluster."""
 
-    def __init__(self, clock: Clock, cluster: Cluster, calls_per_second: float = 15) -> None:
-        settings = load_settings(environment={}).collect.model_copy(update={"calls_per_second": calls_per_second})
+    def __init__(self, clock: Clock, cluster: Cluster, calls_per_second: float = 15, load_seconds: float = 0) -> None:
+        settings = load_settings(environment={}).collect.model_copy(
+            update={"calls_per_second": calls_per_second, "load_seconds": load_seconds}
+        )
         self.clock, self.outlet = clock, Listed()
         self.collector = KafkaCollector(settings, "http://controller", cluster.read_layout, cluster, self.outlet)
 
@@ -227,3 +231,48 @@ def test_topic_of_another_controller_is_left_alone(clock):
     status = run.run(40).collector.status()
     assert (status.topics_listed, status.segments_known, run.outlet.samples) == (0, 0, [])
     assert status.is_complete
+
+
+def test_new_segment_that_cannot_be_read_takes_few_calls(clock):
+    cluster = Cluster(clock)
+    cluster.unreadable = {0}
+    run = Run(clock, cluster).run(60)
+    assert Counter(kind for _, kind in cluster.calls)["ends"] <= 20
+    assert run.rates().keys() == {1}
+    assert "not authorized" in str(run.collector.status().troubles)
+
+
+def test_silent_controller_is_not_asked_every_second(clock):
+    cluster = Cluster(clock)
+    run = Run(clock, cluster).run(31)
+    cluster.down, before = {"layout"}, len(cluster.calls)
+    run.run(100)
+    assert 10 <= Counter(kind for _, kind in cluster.calls[before:])["layout"] <= 21
+
+
+def test_condition_of_a_deleted_topic_ends(clock):
+    cluster = Cluster(clock)
+    run = Run(clock, cluster).run(31)
+    cluster.down = {"layout"}
+    assert run.run(60).collector.status().troubles
+    cluster.has_topic = False
+    assert not run.run(20).collector.status().troubles
+
+
+def test_rounds_leave_calls_for_the_others(clock):
+    cluster = Cluster(clock)
+    run = Run(clock, cluster, calls_per_second=2, load_seconds=1).run(60)
+    assert run.rates() == {0: (10, 1_000, 5, 500), 1: (20, 2_000, 10, 1_000)}
+    assert len(cluster.calls) <= 2 * 61
+
+
+def test_all_is_seen_only_once_it_was_sent(clock):
+    cluster = Cluster(clock, segments=30)
+    cluster.subscriptions = ["billing", "search"]
+    run = Run(clock, cluster, calls_per_second=5)
+    while not run.collector.has_seen_all:
+        run.run(0.25)
+    assert run.rates().keys() == set(range(30))
+    assert run.collector.status().is_delivered
+    run.outlet.samples_waiting = 1
+    assert not run.collector.status().is_delivered

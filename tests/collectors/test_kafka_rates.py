@@ -68,6 +68,14 @@ def test_group_without_position_reads_nothing():
     assert segment_of(billing=[(0, None), (10, None)]).rates(10) == (20, 1_000, 0, 0)
 
 
+def test_subscription_made_again_begins_anew():
+    segment = segment_of(billing=[(0, 100), (5, 150), (10, None)])
+    assert segment.lag("billing") is None
+    segment.add_position("billing", 15, 180)
+    assert segment.rates(15) is None
+    assert segment.lag("billing") == 20
+
+
 def test_bytes_are_unknown_until_measured():
     segment = segment_of()
     segment.message_bytes = None

@@ -47,6 +47,20 @@ def test_failed_message_is_not_lost():
     assert ledger_of(0, 1, 2, 3, stored=3) == LedgerTotals(produced=4, consumed=4)
 
 
+def test_message_read_before_its_failed_report_is_stored():
+    ledger = MessageLedger("a")
+    value = ledger.write_value(b"k")
+    ledger.receive([(b"k", value)])
+    ledger.settle(b"k", value, False)
+    assert ledger.totals() == LedgerTotals(produced=1, consumed=1)
+
+
+def test_messages_of_others_do_not_count():
+    ledger = MessageLedger("a")
+    ledger.receive([(b"k", b"hello"), (b"", b""), (b"k", b"ab 0 ..")])
+    assert ledger.totals() == LedgerTotals()
+
+
 def test_refused_message_takes_its_number_back():
     ledger = MessageLedger("a")
     first = ledger.write_value(b"k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -27,7 +28,10 @@ def test_collectors_file_is_read_by_topic(tmp_path):
     ]
     _write_segments(file, views)
     assert read_loads(file) == {TOPIC: [SegmentLoad(0, 120.0, 3), SegmentLoad(4, None, None)]}
-    file.write_text('{"segments":[{"topic":"t"}]}')
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps({**stored, "at": stored["at"] - 60_000}))
+    assert read_loads(file) == {}
+    file.write_text(json.dumps({**stored, "segments": [{"topic": "t"}]}))
     assert read_loads(file) == {}
 
 
@@ -41,6 +45,10 @@ def test_collectors_file_is_read_by_topic(tmp_path):
 )
 def test_busiest_segments_are_shown_first(room, expected):
     assert loads_text(LOADS, room).plain == expected
+
+
+def test_unknown_loads_are_not_shown_as_zero():
+    assert loads_text([SegmentLoad(4, None, None)], 40).plain == "? msg/s lag ?  4: ?/s lag ?"
 
 
 @pytest.mark.parametrize(("width", "height", "is_shown"), [(100, 40, True), (40, 30, True), (80, 12, False)])

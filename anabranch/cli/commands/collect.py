@@ -77,6 +77,8 @@ def collect_segments(context: Context, once: bool, output: str) -> None:
     finally:
         readings.close()
     _report_status(status, once, output)
+    if once and not status.is_delivered:
+        raise click.exceptions.Exit(1)
 
 
 def _report_status(status: CollectorStatus, once: bool, output: str) -> None:

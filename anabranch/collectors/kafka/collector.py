@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
-from anabranch.admin.answers import Reply
+from anabranch.admin.answers import Reply, Unanswered
 from anabranch.collectors.announcements import load_records
 from anabranch.collectors.kafka.rates import WINDOW_READINGS
 from anabranch.collectors.kafka.segments import FollowedSegments, SegmentReport
@@ -37,7 +37,7 @@ MAX_ENDS = 1_000
 PAUSE_SECONDS = 5.0
 """Until the next call of a kind that had no answer."""
 ROUND_CALLS = 3
-"""Calls of a round with at most `MAX_ENDS` segments."""
+"""Calls of a round with at most `MAX_ENDS` segments; rounds use at most half of the budget."""
 MAX_NAMED = 20
 _IDLE_SECONDS = 0.05
 
@@ -86,7 +86,9 @@ class KafkaCollector:
     ) -> None:
         """`url` is for people."""
         self._url, self._layout, self._readings, self._outlet = url, layout, readings, outlet
-        self._interval = settings.load_seconds or DEFAULT_INTERVAL_SECONDS
+        self._interval = max(
+            settings.load_seconds or DEFAULT_INTERVAL_SECONDS, 2 * ROUND_CALLS / settings.calls_per_second
+        )
         self._window = WINDOW_READINGS * self._interval
         self._budget = Budget(settings.calls_per_second)
         self._topics = ListedTopics(settings.namespaces)
@@ -141,6 +143,7 @@ class KafkaCollector:
         if cluster is None:
             return
         self._topics.update(cluster.segments, now)
+        self._troubles.keep(lambda kind, key: kind != "layout" or key in self._topics.known)
         self._follow_segments()
         self._read_ends(self._followed.led())
         groups = self._ask("groups", "Kafka does not list the consumer groups", self._readings.groups)
@@ -167,6 +170,8 @@ class KafkaCollector:
                     faults[followed.name] = end
                 elif not followed.progress.end.add(at, end):
                     log.warning("the end of %s went back to %d: its rates are unknown", followed.name, end)
+        if faults:
+            self._paused_until["ends"] = time.monotonic() + PAUSE_SECONDS
         self._note_named("segments", list(faults), f"cannot be read: {next(iter(faults.values()), '')}")
 
     def _send_samples(self) -> None:
@@ -179,14 +184,17 @@ class KafkaCollector:
     # Calls between rounds
 
     def _due_layout(self, now: float) -> Callable[[], None] | None:
-        topic = self._topics.next_due(now)
+        topic = None if self._is_paused("layout", now) else self._topics.next_due(now)
         return None if topic is None else partial(self._read_layout, topic)
 
     def _read_layout(self, topic: ListedTopic) -> None:
         self.calls += 1
-        self._topics.take_layout(topic, self._layout(topic.name), time.monotonic())
+        reply = self._layout(topic.name)
+        self._topics.take_layout(topic, reply, time.monotonic())
+        if isinstance(reply, Unanswered):
+            # Each such call may wait for seconds, in which no position is read.
+            self._paused_until["layout"] = time.monotonic() + PAUSE_SECONDS
         self.failed_calls += topic.trouble is not None
-        self._troubles.keep(lambda kind, key: kind != "layout" or key in self._topics.known)
         self._troubles.note(("layout", topic.name), topic.trouble)
         self._follow_segments()
 
@@ -205,7 +213,7 @@ class KafkaCollector:
         def read() -> tuple[int | None]:
             return (self._readings.position(kafka_topic, subscription),)
 
-        answer = self._ask("position", "positions of subscriptions cannot be read", read)
+        answer = self._ask("position", f"the position of {subscription} in {kafka_topic} cannot be read", read)
         followed = self._followed.get(kafka_topic)
         if answer is not None and followed is not None:
             followed.progress.add_position(subscription, (asked_at + time.monotonic()) / 2, answer[0])
@@ -243,11 +251,9 @@ class KafkaCollector:
 
     @property
     def has_seen_all(self) -> bool:
-        """Return whether the rates of every segment are known, but for those without a leader."""
-        if not self._brokers or self._topics.unread or self._rounds < 2:
-            return False
-        now = time.monotonic()
-        return all(followed.progress.rates(now) for followed in self._followed if followed.kafka.leader)
+        """Return whether the last round has sent the rates of every segment, but for those without a leader."""
+        is_read = bool(self._brokers) and not self._topics.unread and self._rounds > 1
+        return is_read and self._sent == len(self._followed.led())
 
     def segments(self) -> list[SegmentReport]:
         """Return all followed segments by topic and id."""

@@ -34,8 +34,8 @@ REQUEST_SECONDS = 5.0
 STALLED_SECONDS = 120.0
 """Time without a status, which is made every few seconds, after which the collector counts as stalled."""
 CLOSE_SECONDS = 5.0
-ONCE_SECONDS = 60.0
-"""Longest time for `once`: two readings ten seconds apart, and what the budget of calls makes wait."""
+ONCE_SECONDS, ONCE_READINGS = 60.0, 6
+"""Longest time for `once`, but not less than so many readings; as long again for each 100 segments."""
 MAX_SHOWN = 1_000
 """Segments in the file for people."""
 
@@ -77,7 +77,7 @@ def collect_kafka(
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
-    end, is_ready, file = time.monotonic() + ONCE_SECONDS, False, settings.path(chosen.folder) / STATUS_FILE
+    began, is_ready, file = time.monotonic(), False, settings.path(chosen.folder) / STATUS_FILE
 
     def observe(status: CollectorStatus) -> bool:
         nonlocal is_ready, is_reached
@@ -92,13 +92,15 @@ def collect_kafka(
         if not is_ready and is_reached:
             is_ready = True
             ready(f"collector ready: {len(status.brokers)} brokers of Kafka, controller at {controller.url}")
-        return not once or not (collector.has_seen_all or time.monotonic() > end)
+        limit = max(ONCE_SECONDS, ONCE_READINGS * chosen.load_seconds) * (1 + status.segments_known / 100)
+        return not once or not (collector.has_seen_all or time.monotonic() - began > limit)
 
     try:
         collector.run(stop, observe)
     finally:
         transport.close()
-        publisher.close(CLOSE_SECONDS)
+        if missing := publisher.close(CLOSE_SECONDS):
+            log.warning("%d records are not confirmed by Kafka", missing)
         if server is not None:
             server.close()
     return collector.status()

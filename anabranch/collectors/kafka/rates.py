@@ -105,7 +105,9 @@ class SegmentProgress:
         if progress is None:
             return
         progress.read_at, progress.has_position = at, offset is not None
-        if offset is not None:
+        if offset is None:
+            progress.position = OffsetProgress(progress.position.window)
+        else:
             progress.position.add(at, offset)
 
     def lag(self, subscription: str) -> int | None:

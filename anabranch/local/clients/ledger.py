@@ -72,16 +72,19 @@ class MessageLedger:
         number = int(value.split(b" ", 2)[1])
         with self._lock:
             self._unacknowledged[key].discard(number)
-            if not is_stored:
+            # A message can be stored, and read, before its report says that it is not.
+            if not is_stored and not self._has_arrived(key, number):
                 self._failed.add((key, number))
 
     def receive(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
-        """Record received messages, each key and value; those of earlier lives do not count."""
+        """Record received messages, each key and value; those of earlier lives and of others do not count."""
         with self._lock:
             for key, value in messages:
-                life, number, _ = value.split(b" ", 2)
-                if life == self._life:
-                    self._receive(key, int(number))
+                if value.startswith(self._life + b" "):
+                    self._receive(key, int(value.split(b" ", 2)[1]))
+
+    def _has_arrived(self, key: bytes, number: int) -> bool:
+        return number <= self._newest[key] and number not in self._gaps[key]
 
     def _receive(self, key: bytes, number: int) -> None:
         newest = self._newest[key]
@@ -104,9 +107,7 @@ class MessageLedger:
             handed = sum(self._handed.values())
             waiting = sum(map(len, self._unacknowledged.values()))
             arrived = sum(
-                number <= self._newest[key] and number not in self._gaps[key]
-                for key, numbers in self._unacknowledged.items()
-                for number in numbers
+                self._has_arrived(key, number) for key, numbers in self._unacknowledged.items() for number in numbers
             )
             produced = handed - waiting + arrived - len(self._failed)
             return LedgerTotals(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -57,7 +58,9 @@ class ConsumerThread:
                         self._consume(consumer)
             except (AnabranchError, KafkaException) as error:
                 log.warning("consumer %s of %s begins again: %s", self.name, self._topic, error)
-                self._stop.wait(RETRY_SECONDS)
+            except Exception:
+                log.exception("consumer %s of %s begins again", self.name, self._topic)
+            self._stop.wait(RETRY_SECONDS)
 
     def _consume(self, consumer: StreamConsumer) -> None:
         messages = consumer.consume(FETCHED, WAIT_SECONDS)
@@ -94,7 +97,7 @@ class TopicClients:
             self._consumers.append(ConsumerThread(self._config, self.topic, name, self.ledger))
 
     def produce(self, now: float) -> None:
-        """Send what is due at `now`, seconds since 1970; with a full queue the demand waits."""
+        """Send what is due at `now`, seconds since 1970; with a full queue the rest is left out."""
         for key in self._demand.due(now):
             value = self.ledger.write_value(key)
             try:
@@ -115,10 +118,13 @@ class TopicClients:
         """Wait for the reports of all messages."""
         self._producer.flush(seconds)
 
-    def stop(self, seconds: float) -> None:
-        """End the consumers, then the producer."""
+    def stop_consumers(self) -> None:
+        """Begin to end the consumers."""
         for consumer in self._consumers:
             consumer.stop()
+
+    def close(self, end: float) -> None:
+        """Wait until the consumers have left, and end the producer, by `time.monotonic()` of `end` or soon after."""
         for consumer in (*self._consumers, *self._leaving):
-            consumer.join(seconds)
-        self._producer.close(seconds)
+            consumer.join(max(end - time.monotonic(), 0.0))
+        self._producer.close(max(end - time.monotonic(), 0.0))

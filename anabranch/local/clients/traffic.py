@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 STEP_SECONDS = 0.05
 WRITE_SECONDS = 1.0
 RETRY_SECONDS = 1.0
-FLUSH_SECONDS, DRAIN_SECONDS, CLOSE_SECONDS = 10.0, 40.0, 10.0
+FLUSH_SECONDS, DRAIN_SECONDS, CLOSE_SECONDS = 10.0, 40.0, 30.0
+"""Longest time for the reports of one topic, until everything is stored and read, and for the end of all clients."""
 
 
 def run_clients(settings: Settings, topics: ScalableTopics, stop: threading.Event) -> dict[str, int]:
@@ -40,10 +41,7 @@ def run_clients(settings: Settings, topics: ScalableTopics, stop: threading.Even
     file = settings.path(settings.local.folder) / CLIENTS_FILE
     began_at, life, keys = time.time(), uuid.uuid4().hex[:8], make_keys()
     wanted = demands(settings.traffic, began_at)
-    config: dict[str, Any] = {
-        **settings.kafka_connection().librdkafka({"log_level": 2}),
-        "anabranch.controller.url": settings.controller.url,
-    }
+    config = client_config(settings)
     clients: list[tuple[TopicDemand, TopicClients]] = []
     for demand in wanted:
         made = _begin_topic(topics, demand, config, DemandByKey(demand, keys, began_at), life, stop)
@@ -59,10 +57,30 @@ def run_clients(settings: Settings, topics: ScalableTopics, stop: threading.Even
         if now >= write_at:
             write_at = now + WRITE_SECONDS
             _write_counts(file, _total([topic for _, topic in clients]).counts())
-    counts = _finish([topic for _, topic in clients]).counts()
+    made_clients = [topic for _, topic in clients]
+    _drain(made_clients)
+    _write_counts(file, _total(made_clients).counts())
+    _close(made_clients)
+    counts = _total(made_clients).counts()
     _write_counts(file, counts)
     log.info("stopped: %s", counts)
     return counts
+
+
+def client_config(settings: Settings) -> dict[str, Any]:
+    """Return the configuration of all clients: access to Kafka and to the controller."""
+    controller = settings.controller
+    config: dict[str, Any] = {
+        **settings.kafka_connection().librdkafka({"log_level": 2}),
+        "anabranch.controller.url": controller.url,
+    }
+    if controller.token is not None:
+        config["anabranch.controller.token"] = controller.token.get_secret_value()
+    files = {"ca": controller.url_ca, "certificate": controller.url_certificate, "key": controller.url_key}
+    for name, file in files.items():
+        if file:
+            config[f"anabranch.controller.ssl.{name}.location"] = str(settings.path(file))
+    return config
 
 
 def _begin_topic(
@@ -89,16 +107,23 @@ def _begin_topic(
     return None
 
 
-def _finish(topics: Sequence[TopicClients]) -> LedgerTotals:
-    """Wait until everything is stored and read, at most for some time; return the counts."""
+def _drain(topics: Sequence[TopicClients]) -> None:
+    """Wait until everything is stored and read, at most `DRAIN_SECONDS`."""
     end = time.monotonic() + DRAIN_SECONDS
     for topic in topics:
-        topic.flush(FLUSH_SECONDS)
-    while _total(topics).lost and time.monotonic() < end:
+        topic.flush(min(max(end - time.monotonic(), 0.0), FLUSH_SECONDS))
+    while (unread := _total(topics).lost) and time.monotonic() < end:
         time.sleep(STEP_SECONDS)
+    if unread:
+        log.warning("%d messages were not read in %.0f s, and count as lost", unread, DRAIN_SECONDS)
+
+
+def _close(topics: Sequence[TopicClients]) -> None:
+    end = time.monotonic() + CLOSE_SECONDS
     for topic in topics:
-        topic.stop(CLOSE_SECONDS)
-    return _total(topics)
+        topic.stop_consumers()
+    for topic in topics:
+        topic.close(end)
 
 
 def _total(topics: Sequence[TopicClients]) -> LedgerTotals:

@@ -6,6 +6,7 @@ Stage: beside `keyspace`. The lake has no lags: the collector writes them to a f
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from rich.text import Text
 from anabranch.history.words import amount
 
 DIM = "grey62"
+MAX_AGE_SECONDS = 30.0
+"""The collector writes its file every two seconds: an older one is of one that does not run."""
 
 
 class SegmentLoad(NamedTuple):
@@ -27,10 +30,13 @@ class SegmentLoad(NamedTuple):
 
 
 def read_loads(file: Path) -> dict[str, list[SegmentLoad]]:
-    """Return the loads in the collector's file by topic; none if there is no such file."""
+    """Return the loads in the collector's file by topic; none if there is no such file, or an old one."""
     loads: dict[str, list[SegmentLoad]] = {}
     try:
-        for entry in json.loads(file.read_bytes())["segments"]:
+        stored = json.loads(file.read_bytes())
+        if time.time() - stored["at"] / 1_000 > MAX_AGE_SECONDS:
+            return {}
+        for entry in stored["segments"]:
             lags = [lag for lag in entry["lag"].values() if lag is not None]
             load = SegmentLoad(entry["segment"], entry["msgRateIn"], max(lags, default=None))
             loads.setdefault(entry["topic"], []).append(load)
@@ -43,7 +49,8 @@ def loads_text(loads: Sequence[SegmentLoad], room: int) -> Text:
     """Return a topic's messages a second and lag, then those of as many segments as fit into `room` cells."""
     rates = [load.msg_rate_in for load in loads if load.msg_rate_in is not None]
     lags = [load.lag for load in loads if load.lag is not None]
-    text = Text(f"{amount(sum(rates))} msg/s lag {amount(sum(lags))}", DIM)
+    rate, lag = amount(sum(rates)) if rates else "?", amount(sum(lags)) if lags else "?"
+    text = Text(f"{rate} msg/s lag {lag}", DIM)
     for load in sorted(loads, key=lambda load: -(load.msg_rate_in or 0.0)):
         rate = "?" if load.msg_rate_in is None else amount(load.msg_rate_in)
         part = f"  {load.segment}: {rate}/s lag {'?' if load.lag is None else amount(load.lag)}"
