@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 
 from anabranch.local.clients import topic as clients
+from anabranch.local.clients import traffic
 from anabranch.local.clients.ledger import MessageLedger
-from anabranch.local.clients.traffic import client_config
+from anabranch.local.local_run import CLIENTS_STOP_SECONDS
 from schemas.settings.root import load_settings
 
 
 def test_clients_have_the_access_of_the_admin_client(tmp_path):
     overlay = tmp_path / "own.toml"
     overlay.write_text(f'[controller]\nurl = "https://localhost:8443"\nurl_ca = "{tmp_path}/ca.pem"\n')
-    config = client_config(load_settings([overlay], environment={"ANABRANCH_CONTROLLER_TOKEN": "let-me-in"}))
+    config = traffic.client_config(load_settings([overlay], environment={"ANABRANCH_CONTROLLER_TOKEN": "let-me-in"}))
     assert {name: value for name, value in config.items() if name.startswith("anabranch.")} == {
         "anabranch.controller.url": "https://localhost:8443",
         "anabranch.controller.token": "let-me-in",
@@ -40,3 +41,31 @@ def test_consumer_begins_again_after_any_error(monkeypatch):
         thread.stop()
         thread.join(60)
     assert not thread.is_alive
+
+
+class SlowClients:
+    """Clients of a topic that take all the time they get; one message was never read."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock, self.ledger = clock, MessageLedger("a")
+        self.ledger.settle(b"k", self.ledger.write_value(b"k"), True)
+
+    def flush(self, seconds: float) -> None:
+        self.clock[0] += seconds
+
+    def stop_consumers(self) -> None:
+        pass
+
+    def close(self, end: float) -> None:
+        self.clock[0] = max(self.clock[0], end)
+
+
+def test_end_of_slow_clients_keeps_within_its_time(monkeypatch, caplog):
+    clock = [1_000.0]
+    monkeypatch.setattr(traffic.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(traffic.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    topics = [SlowClients(clock) for _ in range(8)]
+    traffic._drain(topics)
+    traffic._close(topics)
+    assert clock[0] <= 1_000 + CLIENTS_STOP_SECONDS - 10
+    assert "8 messages were not read" in caplog.text

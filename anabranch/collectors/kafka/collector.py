@@ -35,7 +35,7 @@ STATUS_SECONDS = 2.0
 MAX_ENDS = 1_000
 """Segments of one call."""
 PAUSE_SECONDS = 5.0
-"""Until the next call of a kind that had no answer."""
+"""Until the next call of a kind that had no answer: each may have waited for seconds, and all share one thread."""
 ROUND_CALLS = 3
 """Calls of a round with at most `MAX_ENDS` segments; rounds use at most half of the budget."""
 MAX_NAMED = 20
@@ -86,9 +86,8 @@ class KafkaCollector:
     ) -> None:
         """`url` is for people."""
         self._url, self._layout, self._readings, self._outlet = url, layout, readings, outlet
-        self._interval = max(
-            settings.load_seconds or DEFAULT_INTERVAL_SECONDS, 2 * ROUND_CALLS / settings.calls_per_second
-        )
+        interval = settings.load_seconds or DEFAULT_INTERVAL_SECONDS
+        self._interval = max(interval, 2 * ROUND_CALLS / settings.calls_per_second)
         self._window = WINDOW_READINGS * self._interval
         self._budget = Budget(settings.calls_per_second)
         self._topics = ListedTopics(settings.namespaces)
@@ -192,7 +191,6 @@ class KafkaCollector:
         reply = self._layout(topic.name)
         self._topics.take_layout(topic, reply, time.monotonic())
         if isinstance(reply, Unanswered):
-            # Each such call may wait for seconds, in which no position is read.
             self._paused_until["layout"] = time.monotonic() + PAUSE_SECONDS
         self.failed_calls += topic.trouble is not None
         self._troubles.note(("layout", topic.name), topic.trouble)
