@@ -44,6 +44,12 @@ def consumer_path(topic: str, subscription: str, consumer: str) -> str:
     return f"{subscription_path(topic, subscription)}/consumers/{_plain(consumer)}"
 
 
+def backlog_path(topic: str, descriptor: str, subscription: str) -> str:
+    """Return the path of a subscription's backlog on one segment."""
+    segment = "/".join(map(path_part, (*topic_parts(topic), descriptor)))
+    return f"{_ROOT}/segments/{segment}/subscription/{_plain(subscription)}/backlog"
+
+
 def policy_path(subject: str) -> str:
     """Return the path of the auto-scale override of a topic or of `tenant/namespace`."""
     if "://" in subject:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from anabranch.admin.answers import Answered, Fault, Nonsense, Refused, Reply, Response, Unanswered, judge_response
 from anabranch.admin.paths import (
+    backlog_path,
     consumer_path,
     namespace_path,
     namespace_record_path,
@@ -146,6 +147,10 @@ class ScalableTopics:
     def consumers(self, topic: str, subscription: str) -> Reply[Any]:
         """GET …/subscriptions/S/consumers: the consumers and their segments (only in our controller)."""
         return self._read(f"{subscription_path(topic, subscription)}/consumers", _read_json)
+
+    def backlog(self, topic: str, descriptor: str, subscription: str) -> Reply[int]:
+        """Return the messages of a segment that a subscription has not acknowledged."""
+        return self._read(backlog_path(topic, descriptor, subscription), int)
 
     def policy(self, subject: str) -> Reply[dict[str, Any] | None]:
         """Return the override of a topic or namespace as it was set; None if there is none."""

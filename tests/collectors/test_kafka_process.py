@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from anabranch.admin.answers import Answered
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.collectors.kafka.collector import KafkaCollector
@@ -104,6 +105,7 @@ def test_rates_match_messages_produced_and_consumed(broker, tmp_path):
             0: {"billing": 1_500},
             1: {"billing": 0},
         }
+        assert ScalableTopics(stepped.transport).backlog(topic.name, "0000-7fff-0", "billing") == Answered(1_500)
         assert stepped.collector.status().is_complete
 
 

@@ -20,12 +20,19 @@ PATH = f"/topic/consumers?name={quote(NAMES[0], safe='')}"
 class Said:
     """A controller that gives one answer, and what it was asked."""
 
-    def __init__(self, reply):
-        self.reply, self.asked = reply, []
+    def __init__(self, reply, lags=()):
+        self.reply, self.asked, self.lags = reply, [], dict(lags)
 
     def consumers(self, topic, subscription):
         self.asked.append((topic, subscription))
         return self.reply
+
+    def layout(self, topic):
+        return Answered(SegmentLayout.create(2, NOW).split_segment(0, NOW))
+
+    def backlog(self, topic, descriptor, subscription):
+        lag = self.lags.get((descriptor, subscription))
+        return Refused(404, "HTTP 404", False) if lag is None else Answered(lag)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +62,13 @@ def test_managed_consumers_shown_with_segments(lake):
     assert "none: it waits for one of its own" in text
     assert "away" in text
     assert "4 consumers, 2 of them here" in text
+
+
+def test_lag_of_each_segment_is_shown_sealed_ones_too(lake):
+    reply = Answered({"count": 2, "consumers": [one("a", 0), one("b", 1, 0)]})
+    lags = {("0000-7fff-0", "billing"): 1_500, ("8000-ffff-1", "billing"): 0}
+    assert "by segment: 0: 1,500, 1: 0<" in page(lake, topics=Said(reply, lags)).get(PATH).text
+    assert "by segment" not in page(lake, topics=Said(reply)).get(PATH).text
 
 
 @pytest.mark.parametrize(

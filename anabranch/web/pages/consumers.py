@@ -7,18 +7,23 @@ Pulsar's does not.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from anabranch.admin.answers import Answered, Refused
+from anabranch.admin.topics import ScalableTopics
 from anabranch.web.fleet import WatchedFleet
 from anabranch.web.pages.topic import asked_topic, part
+from decisions.topic.segment import Segment
 
 MAX_SUBSCRIPTIONS, SECONDS = 20, 6.0
 """That are asked for at once, and for how long."""
+MAX_LAGS = 50
+"""Segments of a subscription whose lags are asked for."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class SubscriptionReaders:
     count: int
     consumers: tuple[tuple[str, bool, tuple[int, ...]], ...]
     """Name, whether it is connected, and its segments."""
+    lags: tuple[tuple[int, int], ...] = ()
+    """Unacknowledged messages by segment, where segments are topics of our controller."""
 
 
 def show(request: Request) -> Response:
@@ -52,8 +59,25 @@ def show(request: Request) -> Response:
             )
             break
         subscriptions.append(held)
+    if subscriptions and topics is not None and isinstance(layout := topics.layout(name), Answered):
+        segments = layout.value.segments
+        subscriptions = [replace(held, lags=_lags(topics, name, held, segments, end)) for held in subscriptions]
     left = len(wanted) - len(subscriptions)
     return part(request, "consumers.html", name=name, subscriptions=subscriptions, problem=problem, left=left)
+
+
+def _lags(
+    topics: ScalableTopics, topic: str, held: SubscriptionReaders, segments: Mapping[int, Segment], end: float
+) -> tuple[tuple[int, int], ...]:
+    """Ask for the lag of each segment that is read, sealed ones included, until `time.monotonic()` of `end`."""
+    read = sorted({id for _, _, ids in held.consumers for id in ids} & segments.keys())
+    lags: list[tuple[int, int]] = []
+    for id in read[:MAX_LAGS]:
+        reply = topics.backlog(topic, segments[id].descriptor, held.name) if time.monotonic() < end else None
+        if not isinstance(reply, Answered):
+            break
+        lags.append((id, reply.value))
+    return tuple(lags)
 
 
 def _held(subscription: str, reply: Any) -> SubscriptionReaders | None:
