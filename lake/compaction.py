@@ -117,10 +117,10 @@ def exclude_others(lake: str, table: Table) -> Iterator[None]:
         raise Compacting(f"{busy} {until - time.time():.0f} s: try again then")
 
     def say(until: float) -> None:
-        opened.newest()
         opened.append(schema.empty_table(), ALONE, int(until))
 
     try:
+        # It applies to the version that was just read, so of two that begin at once one fails.
         say(time.time() + ALONE_SECONDS)
     except CommitFailedError as error:
         raise Compacting(f"{busy} {ALONE_SECONDS:.0f} s: try again then") from error
@@ -129,6 +129,7 @@ def exclude_others(lake: str, table: Table) -> Iterator[None]:
     def renew() -> None:
         while not ended.wait(ALONE_SECONDS / 3):
             with suppress(DeltaError, OSError):
+                opened.newest()
                 say(time.time() + ALONE_SECONDS)
 
     renewing = threading.Thread(target=renew, name="alone", daemon=True)
@@ -139,6 +140,7 @@ def exclude_others(lake: str, table: Table) -> Iterator[None]:
         ended.set()
         renewing.join()
         with suppress(DeltaError, OSError):
+            opened.newest()
             say(0)
 
 

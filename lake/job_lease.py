@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lake.files import read_table
@@ -108,7 +108,7 @@ class JobLease:
         seen = _read_lease(self._table)
         if seen.token != self.token:
             raise lease_lost(self.token, seen.token)
-        _commit_lease(self._table.table, {LEASE: self.token, _RENEWED: seen.renewed + 1})
+        _commit_lease(self._table, {LEASE: self.token, _RENEWED: seen.renewed + 1})
 
     def keep_renewing(self, end: threading.Event) -> None:
         """Renew until the end, or until the lease is lost; for a thread."""
@@ -125,7 +125,7 @@ class JobLease:
         """Release the lease, so that the next holder need not wait. Never raises: otherwise it expires."""
         try:
             if _read_lease(self._table).token == self.token:
-                _commit_lease(self._table.table, {LEASE: self.token, _RELEASED: self.token})
+                _commit_lease(self._table, {LEASE: self.token, _RELEASED: self.token})
         except (DeltaError, OSError) as error:
             log.warning("the lease on the lake could not be given back, so it runs out: %s", error)
 
@@ -176,7 +176,7 @@ def take_lease(lake: str, claim: Claim, stop: threading.Event, seconds: float = 
             _SCHEMA,
         )
         try:
-            _commit_lease(table.table, {LEASE: token}, row)
+            _commit_lease(table, {LEASE: token}, row)
         except CommitFailedError as error:
             log.info("the lease on %s was taken or renewed meanwhile, looking again: %s", lake, error)
             continue
@@ -242,12 +242,12 @@ def _read_lease(table: OpenTable) -> _Seen:
     return _Seen(token, renewed, released)
 
 
-def _commit_lease(table: DeltaTable, numbers: dict[str, int], rows: pa.Table | None = None) -> None:
+def _commit_lease(table: OpenTable, numbers: dict[str, int], rows: pa.Table | None = None) -> None:
     """Commit the numbers; `rows` replace the existing ones."""
-    transactions = [Transaction(app, number) for app, number in numbers.items()]
-    write_deltalake(
-        table,
-        _SCHEMA.empty_table() if rows is None else rows,
-        mode="append" if rows is None else "overwrite",
-        commit_properties=CommitProperties(app_transactions=transactions),
-    )
+    with table.committing(numbers) as properties:
+        write_deltalake(
+            table.table,
+            _SCHEMA.empty_table() if rows is None else rows,
+            mode="append" if rows is None else "overwrite",
+            commit_properties=properties,
+        )

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lake.files import read_table
@@ -59,12 +59,13 @@ class TableRegister:
         """
         number = self._number + 1
         try:
-            write_deltalake(
-                self._open.table,
-                pa.Table.from_pylist(list(rows), self._schema),
-                mode="overwrite",
-                commit_properties=CommitProperties(app_transactions=[Transaction(APP, number)]),
-            )
+            with self._open.committing({APP: number}) as properties:
+                write_deltalake(
+                    self._open.table,
+                    pa.Table.from_pylist(list(rows), self._schema),
+                    mode="overwrite",
+                    commit_properties=properties,
+                )
         except CommitFailedError as error:
             raise Raced(str(error)) from error
         if self._open.table.version() == self._version + 1:

@@ -28,7 +28,11 @@ class RemoteLog:
     def __init__(self, table: DeltaTable) -> None:
         """Reach the log, if the table is in an object store."""
         self._store = DeltaStorageHandler(table.table_uri) if is_remote(table.table_uri) else None
-        self._full_look_at = time.monotonic() + FULL_LOOK_SECONDS
+        self.note_look()
+
+    def note_look(self) -> None:
+        """Note that delta-rs has looked, or opened the table."""
+        self._full_look_at = _clock() + FULL_LOOK_SECONDS
 
     def ends_with(self, version: int) -> bool:
         """Return True if no commit follows `version`; False if one does, or if delta-rs has to look.
@@ -36,10 +40,7 @@ class RemoteLog:
         One HEAD request. To see that nothing has changed delta-rs lists the log and asks for a checkpoint, at thirteen
         times the price.
         """
-        if self._store is None:
-            return False
-        if time.monotonic() >= self._full_look_at:
-            self._full_look_at = time.monotonic() + FULL_LOOK_SECONDS
+        if self._store is None or _clock() >= self._full_look_at:
             return False
         try:
             self._store.open_input_file(f"_delta_log/{version + 1:020}.json")
@@ -54,8 +55,8 @@ class RemoteLog:
     def committing(self, table: DeltaTable, transactions: Mapping[str, int]) -> Iterator[CommitProperties]:
         """Yield the properties of a commit of `table`; a commit that failed but is in the log is none that failed.
 
-        When the answer to a put is lost, delta-rs (1.6) puts again, is told that the version exists, and takes its own
-        commit for one of another writer.
+        If a stored put is answered with 5xx, delta-rs (1.6) puts again, is told that the version exists, and takes its
+        own commit for one of another writer. After a time-out or a reset connection it does not put again.
         """
         numbered = [Transaction(*transaction) for transaction in transactions.items()]
         if self._store is None:
@@ -64,8 +65,13 @@ class RemoteLog:
         mark, before = uuid4().hex, table.version()
         try:
             yield CommitProperties(custom_metadata={_MARK: mark}, app_transactions=numbered)
-        except CommitFailedError:
+        except (CommitFailedError, OSError):
             table.update_incremental()
             commits = table.history(table.version() - before) if table.version() > before else []
             if mark not in [commit.get(_MARK) for commit in commits]:
                 raise
+
+
+def _clock() -> float:
+    """Return seconds of a clock that goes on while the machine is suspended: the log is cleaned meanwhile."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, PostCommitHookProperties, Schema, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -168,6 +169,7 @@ class OpenTable:
         if self._log.ends_with(self._table.version()):
             return self._table
         self._table.update_incremental()
+        self._log.note_look()
         if self._table.version() - self._opened_at >= OPEN_FOR_COMMITS:
             self._table = DeltaTable(self._table.table_uri)
             self._opened_at = self._table.version()
@@ -180,7 +182,7 @@ class OpenTable:
         commits with the same `app`, one fails with `CommitFailedError` (Delta's rule for transactions). Raises
         `DeltaError` or `OSError`.
         """
-        with self._log.committing(self._table, {app: number, **more}) as properties:
+        with self.committing({app: number, **more}) as properties:
             write_deltalake(
                 self._table, rows, mode="append", commit_properties=properties, post_commithook_properties=HOOKS
             )
@@ -193,7 +195,7 @@ class OpenTable:
             AddAction(file.path, file.size, {PARTITION: file.day}, modified_now(), True, file.statistics)
             for file in files
         ]
-        with self._log.committing(self._table, {app: number, **more}) as properties:
+        with self.committing({app: number, **more}) as properties:
             self._table.create_write_transaction(
                 actions,
                 mode="append",
@@ -202,6 +204,10 @@ class OpenTable:
                 commit_properties=properties,
                 post_commithook_properties=HOOKS,
             )
+
+    def committing(self, transactions: Mapping[str, int]) -> AbstractContextManager[CommitProperties]:
+        """Return a context for one commit to `table` with these transactions, which yields its properties."""
+        return self._log.committing(self._table, transactions)
 
     def newest_transaction(self, app: str) -> int | None:
         """Return the newest transaction of `app`, or None. Raises `DeltaError` or `OSError`."""

@@ -66,7 +66,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         shard = Shard(number, lease_token, lambda subject: shard_of(subject, chosen.shards) == number)
         limited = chosen.model_copy(update={"brakes": part_of(chosen.brakes, number, chosen.shards)})
         ledger = OutcomeLedger(settings.lake_path, chosen.mode, shard, ELSEWHERE)
-        record, waits = BrakeLog(settings.lake_path), WaitTable(settings.lake_path, ledger.executor)
+        record, waits = BrakeLog(settings.lake_path), WaitTable(settings.lake_path, ledger.executor, number)
         brakes: Brakes[DecisionWork] = Brakes(limited, record, waits, ledger.executor, utc_now, time.monotonic)
         announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
         tail = follow_decisions(settings.lake_path)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from anabranch.safeguards.rules import HeldBySafeguard, PendingDecision
-from lake.tables import HOOKS, OpenTable, create_table
+from lake.tables import OpenTable, create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import WAITS, WaitRow
 
@@ -26,10 +25,10 @@ DELAY_SECONDS = 5.0
 class WaitTable:
     """Table `waits` of a lake, created if missing. Used by one thread."""
 
-    def __init__(self, lake: str, executor: str) -> None:
-        """Open the table; `executor` names the writing process. Raises Delta's errors and `LakeError`."""
+    def __init__(self, lake: str, executor: str, shard: int = 0) -> None:
+        """Open the table; `executor` names the writing process of a shard. Raises Delta's errors and `LakeError`."""
         self._open = OpenTable(create_table(lake, WAITS))
-        self._executor = executor
+        self._executor, self._app = executor, f"anabranch-waits:{shard}"
         self._unwritten: dict[str, WaitRow] = {}
         self._write_at = 0.0
 
@@ -53,7 +52,8 @@ class WaitTable:
             return
         try:
             rows = to_arrow(WAITS, self._unwritten.values())
-            write_deltalake(self._open.newest(), rows, mode="append", post_commithook_properties=HOOKS)
+            self._open.newest()
+            self._open.append(rows, self._app, 0)
         except (DeltaError, OSError) as error:
             log.warning("what decisions wait for cannot be written, trying again: %s", error)
             self._write_at = now + DELAY_SECONDS

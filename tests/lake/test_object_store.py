@@ -73,7 +73,7 @@ def test_cleaned_log_is_noticed_in_time(store, monkeypatch):
         store.delete(f"{LOG}/{version:020}.json")
     assert tail.read() == []
     monkeypatch.setattr(lake.remote_log, "FULL_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(lake.remote_log.time, "monotonic", lambda: float("inf"))
+    monkeypatch.setattr(lake.remote_log, "_clock", lambda: float("inf"))
     assert reasons(tail.read()) == ["r11"]
 
 

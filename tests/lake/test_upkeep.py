@@ -10,13 +10,14 @@ import sys
 import tarfile
 import threading
 import time
+from contextlib import ExitStack
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from lake import upkeep
+from lake import compaction, upkeep
 from lake.compaction import Compacting, compact_group, exclude_others, small_files
 from lake.files import table_path
 from lake.lease import LeasedTable
@@ -149,6 +150,19 @@ def test_compaction_excluded_during_another(tmp_path, few):
     assert kept.files == {ALERTS.name: few}
     kept.look(compacts=True)
     assert kept.files == {ALERTS.name: 1}
+
+
+def test_of_two_compactions_begun_at_once_one_fails(tmp_path, monkeypatch):
+    lake, other = str(tmp_path), ExitStack()
+
+    def open_late(table: DeltaTable) -> OpenTable:
+        monkeypatch.undo()
+        other.enter_context(exclude_others(lake, ALERTS))
+        return OpenTable(table)
+
+    monkeypatch.setattr(compaction, "OpenTable", open_late)
+    with other, pytest.raises(Compacting, match="try again"), exclude_others(lake, ALERTS):
+        pass
 
 
 def rows_of_all(lake: Path) -> dict[str, list[str]]:
