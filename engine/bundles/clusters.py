@@ -20,6 +20,8 @@ MAX_OPEN_MS = 30 * 60_000
 """Time to wait for a decision's outcome; upstream leaves an unloaded bundle alone as long."""
 REFUSED_MS = 5 * 60_000
 """Time to leave a bundle alone whose decision was superseded: its change was not made, for a reason that may last."""
+REFUSED = "refused"
+"""Action of an open decision that was superseded; stored with the state."""
 MAX_CLUSTERS = 1000
 """Limit per bucket; further clusters are refused."""
 MAX_BROKERS = 2000
@@ -155,10 +157,11 @@ class ClusterState:
         decision = self.open[bundle]
         if outcome.status == "applied" or (outcome.error or "").startswith(EXPIRED):
             del self.open[bundle]
-        elif outcome.status == "superseded":
-            # From the decision to its full wait, whatever the executor's clock says.
+        elif outcome.status == "superseded" and decision.action != REFUSED:
+            # From the decision to its full wait, whatever the executor's clock says, and once: ends are repeated.
             refused_at = max(decision.at, outcome.at)
             decision.at = min(decision.at, refused_at + REFUSED_MS - MAX_OPEN_MS)
+            decision.action = REFUSED
         move = self.moves.get(bundle)
         if move is None or move.decision_id != outcome.decision_id or outcome.status == "observed":
             return

@@ -112,6 +112,18 @@ def test_unapplied_decision_repeated_after_its_wait(status):
     assert len(bucket.batch(at + 1, *fresh, tick(3)).decisions) == 1
 
 
+def test_repeated_refusal_does_not_shorten_the_wait():
+    """Executors repeat ends, and the clock of this one is an hour behind."""
+    bucket = balancing()
+    bucket.batch(NOW, policies(NOW))
+    big = [report(f"broker-{number}:8080", {bundle(number): 200.0 / number}, NOW + HOUR) for number in (1, 9)]
+    (row,) = bucket.batch(NOW + HOUR, *big, tick(1)).decisions
+    for minute in range(1, 6):
+        at = NOW + HOUR + minute * MINUTE
+        assert not bucket.batch(at, ended(row, "superseded"), tick(minute + 1)).decisions
+    assert len(bucket.batch(at + 1, ended(row, "superseded"), tick(7)).decisions) == 1
+
+
 def test_an_expired_decision_is_decided_again_at_once():
     bucket = balancing()
     bucket.batch(NOW, policies(NOW))
