@@ -44,7 +44,8 @@ class RecordedSource:
         self.topics: Sequence[str] = [topic.name for topic in recorded]
         self.counted_from = counted_from - phase_ms
         self.began_at = recorded[0].wanted.began_at - phase_ms
-        self.steps = max(1, (recorded[0].wanted.ends_at - phase_ms - self.began_at) // step_ms)
+        # A part of a step counts as one: what a topic has after `counted_from` may be all of it.
+        self.steps = -(-(recorded[0].wanted.ends_at - phase_ms - self.began_at) // step_ms)
 
     def layouts(self, indices: range) -> list[SegmentLayout]:
         """See `Source`."""

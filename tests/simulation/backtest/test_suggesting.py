@@ -180,6 +180,15 @@ def test_best_of_a_sample_are_tried_on_all_topics(lake, tmp_path, monkeypatch):
     assert all(policy == results[policy.name] for policy in sampled.tried)
 
 
+def test_sample_counts_a_topic_that_ends_within_a_tick(lake, tmp_path):
+    """As one does that was deleted soon after the beginning of a search with time recorded before it."""
+    whole = open_history(lake, tmp_path, None, None, None, NONE)
+    begin = whole.began_at + 30 * MINUTE
+    with open_trials(whole.between(begin, begin + 2 * whole.step_ms), None) as trials:
+        results = [trials.run(scope, {"today": whole.ran})[0] for scope in ("sample", "searched")]
+    assert 0 < results[1].segment_hours <= results[0].segment_hours
+
+
 @pytest.mark.process
 def test_processes_share_topics_and_try_as_one_does(lake, tmp_path):
     whole = open_history(lake, tmp_path, None, None, None, NONE)
