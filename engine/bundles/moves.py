@@ -64,6 +64,10 @@ class BundleMove:
         stats = _stats_of(report, bundle)
         if stats is None:
             return isinstance(report, BrokerLoadReport)  # it names its busiest bundles only
+        return self.is_load(stats)
+
+    def is_load(self, stats: NamespaceBundleStats) -> bool:
+        """Return whether a destination's statistics have at least half of the bundle's messages."""
         return message_rate(stats) >= message_rate(self.stats) / 2
 
 
@@ -90,6 +94,8 @@ def project_reports(reports: Mapping[str, Report], moves: Mapping[str, BundleMov
         if destination is None or move.is_shown_by(bundle, reports.get(move.destination)):
             continue
         if (early := _stats_of(destination, bundle)) is not None:
+            if move.is_load(early):
+                continue
             destination = _change_report(destination, bundle, early, _amounts(destination, early), -1)
         changed[move.destination] = _change_report(destination, bundle, stats, amounts, 1)
     return changed

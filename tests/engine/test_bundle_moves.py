@@ -128,6 +128,20 @@ def test_move_counts_until_its_load_is_reported(load):
     assert seen == [400.0, None if load is None else 100 * load]
 
 
+def test_reported_load_of_open_move_is_not_replaced():
+    """As in a shadow, where another balancer made the same move, or before the outcome has come."""
+    fleet = Fleet("4.x")
+    row = fleet.minute(0)[0]
+    move = json.loads(row["arguments"])
+    destination, at = move["destinationBroker"], NOW + MINUTE // 2
+    told = report(destination, fleet.stats(destination) | {move["bundle"]: 3.0}, at, cpu=33, forced=True)
+    fleet.bucket.batch(at, told, tick(1))
+    (state,) = clusters_of(fleet.bucket.packed).values()
+    assert move["bundle"] in state.moves
+    assert projected_stats(state, destination)[move["bundle"]].msg_rate_in == 300.0
+    assert move["bundle"] not in projected_stats(state, move["sourceBroker"])
+
+
 class Lagging(Fleet):
     """A fleet whose brokers report topics that they have just loaded without traffic, or not at all."""
 
