@@ -150,3 +150,19 @@ def test_sent_call_is_not_repeated_after_its_age_limit(house: House):
     assert (end["status"], end["error"][: len(EXPIRED)]) == ("superseded", EXPIRED)
     assert end["error"].endswith("(a call was sent, its outcome is unknown)")
     assert cluster.calls == calls
+
+
+def test_old_intent_without_a_call_expires_after_a_restart(house: House):
+    cluster, clock = Deaf(), Clock()
+    cluster.is_away = True
+    row = bundle_orders.unload("move", f"load/ns/{RANGES[1]}", A, B).model_copy(update={"decided_at": clock.now})
+    with house.running(clock, actors={"bundles": BundlesActor(cluster)}, **AGES):
+        orders.commit(house.lake, [row])
+        wait_until(lambda: [step for step in house.outcomes() if step["error"]])
+    cluster.is_away = False
+    clock.now += timedelta(seconds=301)
+    with house.running(clock, actors={"bundles": BundlesActor(cluster)}, **AGES):
+        [end] = wait_until(house.ends)
+    assert (end["status"], end["error"][: len(EXPIRED)]) == ("superseded", EXPIRED)
+    assert end["error"].endswith("(a call may have been sent, its outcome is unknown)")
+    assert cluster.calls == 0

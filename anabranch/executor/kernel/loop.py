@@ -253,7 +253,8 @@ class Executor:
         """Schedule the next step after a try; fail a decision that is past its deadline."""
         step: _Recordable = result
         if isinstance(result, TryAgain) and result.held and (late := self._too_late_to_repeat(work)) is not None:
-            why = f"{late.why} (a call was sent, its outcome is unknown)"
+            sent = "was" if work.standing.calls else "may have been"
+            why = f"{late.why} (a call {sent} sent, its outcome is unknown)"
             self._to_record.append((work, DecisionEnded(late.status, result.seen, why)))
             return
         if isinstance(result, TryAgain) and (result.held or (work.only_looks and not result.confirms)):
