@@ -26,7 +26,8 @@ It is incremented when the same snapshot may be decided differently, or the same
   evaluation
 - "4": a merge that waits to be applied holds no split (guard `parallelActions`); superseded decisions are no failures;
   bundles: unknown policies hold, and open moves count in the load of brokers
-- "5": a decision on a topic that the cluster does not know is a failure
+- "5": a decision on a topic that the cluster does not know is a failure; bundles: a move counts until its load is
+  reported, and a superseded decision leaves its bundle alone for five minutes
 """
 
 Trigger = Literal["consumer", "tick"]
