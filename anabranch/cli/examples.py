@@ -10,7 +10,7 @@ EXAMPLES = {
     "serve executor resume": ["serve executor resume acme/shop --reason 'stock taken'"],
     "serve executor status": ["serve executor status --output json"],
     "serve controller": ["-c conf/production.toml serve controller"],
-    "serve controller copy": ["serve controller copy --from sqlite --to zookeeper"],
+    "serve controller copy": ["serve controller copy --from sqlite --to zk://zk1:2181,zk2:2181/anabranch"],
     "serve collector pulsar": ["serve collector pulsar", "serve collector pulsar --once --output json"],
     "serve collector kafka": ["serve collector kafka", "serve collector kafka --once"],
     "serve collector bundles": ["serve collector bundles --once"],

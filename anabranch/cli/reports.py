@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from anabranch.cli.exits import Unreachable
 from schemas.printable import printable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -43,7 +44,7 @@ def reading_lake(lake: str, *refusals: type[Exception]) -> Iterator[None]:
     except refusals as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
+        raise Unreachable(f"the lake {lake} cannot be read: {error}") from error
 
 
 def check_report(output: str, file: Path | None) -> None:

@@ -293,7 +293,7 @@ def _collector(settings: Settings) -> Iterator[CheckResult]:
     age = time.time() - status.at / 1000
     if age > status.stale_after_seconds:
         state = f"the collector of {status.url} has not been heard of for {age:,.0f} s"
-        yield CheckResult("collector", False, state, f"start `anabranch serve collector pulsar`, or remove {file}")
+        yield CheckResult("collector", False, state, f"start `anabranch serve collector` again, or remove {file}")
         return
     late = max((broker.lag_seconds for broker in status.brokers if broker.lag_seconds is not None), default=0.0)
     yield CheckResult(

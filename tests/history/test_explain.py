@@ -215,6 +215,16 @@ def test_missing_lake_error_names_searched_place(tmp_path, asked):
     assert f"no layout of any topic is on record in {tmp_path / 'none'}: is the job running" in run.output
 
 
+@pytest.mark.parametrize("asked", ["explain", "history"])
+def test_damaged_lake_ends_with_3(tmp_path, asked):
+    log = tmp_path / "lake/events/_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("{")
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path / "lake"}"\n')
+    run = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), asked, "t0"])
+    assert (run.exit_code, f"the lake {tmp_path / 'lake'} cannot be read" in run.output) == (3, True)
+
+
 def test_decision_explained_by_its_input_until_next(tmp_path):
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))

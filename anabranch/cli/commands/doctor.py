@@ -18,7 +18,9 @@ def doctor_command(context: Context, output: str) -> None:
 
     Exit code 1 when something is wrong.
 
-    Without --config it looks at the settings of `anabranch run --local`. It changes nothing.
+    Java, packages, settings, jars, disk, memory, ports, Kafka, lake and collector. Without --config and
+    ./anabranch.toml it looks at the settings of `anabranch run --local`. It changes nothing; in an object store it
+    makes a table of its own and deletes it.
     """
     from anabranch.local.doctor import examine
 

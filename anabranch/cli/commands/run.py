@@ -36,7 +36,7 @@ from anabranch.cli.logs import start_logging
     type=click.Choice(["generated", "clients"]),
     default="generated",
     show_default=True,
-    help="Made-up load samples, or real producers and consumers with segments in Kafka; their load is collected.",
+    help="Made-up load samples, or real producers and consumers with segments in Kafka; not with --pulsar, --field.",
 )
 @click.option(
     "--pulsar",
@@ -69,8 +69,9 @@ def run_command(
 
     \b
     State is kept: the next run goes on where this one ended; `anabranch local reset` forgets it. Ctrl-C ends it
-    cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). Logs of the parts:
-    var/log/. Exit code 1 when a part was not running at the end.
+    cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). Logs of the parts: log/ in
+    var, var/with-pulsar (--pulsar) or var/with-clients (--demand clients). Exit code 1 when a part was not running at
+    the end.
     """
     if not is_local:
         raise click.UsageError(

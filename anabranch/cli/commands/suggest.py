@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of more topics so many are drawn, by --seed.",
 )
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the draw of topics and of policies.")
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @report_options
 @click.pass_obj
@@ -57,15 +57,16 @@ def suggest_command(
     output: str,
     file: Path | None,
 ) -> None:
-    """Search the policies for less segment-hours and less time over threshold, under a cap on reversals.
+    """Search for policies with fewer segment-hours and less time over threshold, under a cap on reversals.
 
     \b
     anabranch whatif suggest --since '30d ago'
     anabranch whatif suggest --budget 200 --max-reversals 20 --output html --file suggest.html
 
     Prints every policy that no other one beats in both, today's beside them, and a diff of the policy's file to review.
-    The first two thirds of the record are searched; the last third judges what was found. Nothing is applied. The same
-    seed and history give the same answer. How it searches, and how far to believe it: docs/what-if.md.
+    The first two thirds of the record are searched; the last third, if long enough, judges what was found. Nothing is
+    applied. The same seed and history give the same answer. How it searches, and how far to believe it:
+    docs/what-if.md.
     """
     from anabranch.simulation.backtest.policies import diff, differences, settings_of
     from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows, table_text
