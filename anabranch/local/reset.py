@@ -14,6 +14,7 @@ from schemas.settings.root import Settings
 
 MADE = frozenset(
     {
+        "clients.json",
         "collect",
         "controller",
         "kafka",

@@ -186,6 +186,16 @@ def test_reset_deletes_state_unless_run_is_alive(tmp_path):
     assert reset(settings) == []
 
 
+@pytest.mark.parametrize("name", ["anabranch.toml", "clients.toml"])
+def test_reset_forgets_layouts_of_every_local_run(tmp_path, name):
+    settings = load_settings([HOME / "conf" / name], tmp_path, {})
+    database = settings.path(settings.controller.database)
+    database.parent.mkdir(parents=True)
+    database.write_text("layouts")
+    reset(settings)
+    assert not database.exists()
+
+
 @pytest.fixture
 def local_home(tmp_path):
     """A home with state of a local run, and with what belongs to others beside it."""
