@@ -59,8 +59,9 @@ def collect_segments(context: Context, once: bool, output: str) -> None:
 
     \b
     For our own controller with [controller] segments = "kafka". Reads offsets and group positions from the Kafka of
-    [kafka], layouts from the controller at [controller] url, and writes rates per segment to Kafka. It changes nothing
-    and may be killed and started again at any moment: docs/clients.md.
+    [kafka], layouts from the controller at [controller] url (token: ANABRANCH_CONTROLLER_TOKEN, role read), and writes
+    rates per segment to Kafka. It changes nothing and may be killed and started again at any moment. --once ends with
+    exit code 1 if anything could not be read. Rates, and what is not seen: docs/clients.md.
     """
     context.start_logging("collect")
     from anabranch.collectors.kafka.process import collect_kafka
