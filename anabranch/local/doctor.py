@@ -222,9 +222,8 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
             try:
                 check_port_is_free(port, f"the {server}")
             except SetupError as error:
-                yield CheckResult(
-                    name, False, str(error).partition(":")[0], f"stop the process that uses {port}, or set 0"
-                )
+                remedy = f"fine if it is the {server} of this deployment; else stop the process, or set 0"
+                yield CheckResult(name, False, str(error).partition(":")[0], remedy)
             else:
                 yield CheckResult(name, True, f"{port} is free")
 

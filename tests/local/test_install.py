@@ -15,11 +15,6 @@ from pathlib import Path
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
-
 HOME = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.process
 
