@@ -148,6 +148,10 @@ def _on_judging(history: History, unseen: History | None) -> str:
 
 def _advice(suggestion: Suggestion, patch: str) -> str:
     best = suggestion.best
+    if not suggestion.allowed:
+        return (
+            f"No policy that was tried has at most {suggestion.max_reversals} reversals, nor has today's: raise it.\n"
+        )
     if best is None:
         return "Keep today's policy: none that was tried is better in one and no worse in the other.\n"
     if suggestion.is_confirmed is False:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.cli.commands.suggest import _advice
 from anabranch.cli.main import cli
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.backtest.running import resolved
@@ -59,6 +60,12 @@ def test_suggestion_allowed_and_beats_current(some, most):
         assert some[0].reversals > most or beats(best, some[0])
     elif some[0].reversals <= most:
         assert not any(beats(one, some[0]) for one in some if one.reversals <= most)
+
+
+def test_cap_that_no_policy_meets_is_named():
+    today = tried(1, 1, 9, "today")
+    assert "at most 2 reversals, nor has today's" in _advice(Suggestion(today, [today], 2), "")
+    assert _advice(Suggestion(today, [today], 9), "").startswith("Keep today's policy")
 
 
 @pytest.mark.parametrize(
