@@ -30,10 +30,18 @@ def test_a_quantity_is_read_exactly(parse, text, expected):
     assert parse(text) == expected
 
 
-@pytest.mark.parametrize("parse", [parse_duration, parse_rate, parse_size])
 @pytest.mark.parametrize(
     "value", ["", "x", "1 2", "1e3", "--1", "5 parsecs", "25%", True, None, float("inf"), float("nan"), []]
 )
-def test_what_is_no_quantity_is_refused(parse, value):
-    with pytest.raises(QuantityError, match="is not"):
+def test_what_is_no_quantity_is_refused(value):
+    with pytest.raises(QuantityError, match="is not a duration"):
+        parse_duration(value)
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "kind"),
+    [(parse_duration, "5MB", "duration"), (parse_size, "5s", "size"), (parse_rate, "5m", "rate")],
+)
+def test_unit_of_another_kind_is_refused(parse, value, kind):
+    with pytest.raises(QuantityError, match=f"is not a {kind}"):
         parse(value)

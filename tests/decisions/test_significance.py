@@ -27,7 +27,6 @@ def one(number, rate, rest=BASE):
     return tuple(rate if place == number else other for place, other in enumerate(rest))
 
 
-@pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize(
     ("last", "now", "expected"),
     [
@@ -43,8 +42,15 @@ def one(number, rate, rest=BASE):
         (1.7e308, 1e-300, "changed"),
     ],
 )
-def test_rate_significant_beyond_a_quarter(number, last, now, expected):
-    assert accept_cause(one(number, last), one(number, now), 0.25, None) == expected
+def test_rate_significant_beyond_a_quarter(last, now, expected):
+    assert accept_cause(one(0, last), one(0, now), 0.25, None) == expected
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_every_rate_is_compared_with_its_own_last(number):
+    before = one(number, 2_000.0)
+    assert accept_cause(before, one(number, 2_500.0), 0.25, None) is None
+    assert accept_cause(before, one(number, math.nextafter(2_500.0, 9e9)), 0.25, None) == "changed"
 
 
 def test_first_record_accepted_even_if_zero():
