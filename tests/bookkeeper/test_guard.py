@@ -113,8 +113,10 @@ def test_deletion_that_is_too_late_is_superseded() -> None:
 ACTIONS = ["copy", "verify", "seal", "unload", "cas_attribution", "forward_owner", "delete", "flip_status"]
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize(("routing", "brokers"), [("stopped", ["b:8080"]), ("stock", []), ("stock", ["b:8080"])])
+@pytest.mark.parametrize(
+    ("action", "routing", "brokers"),
+    [*((action, "stopped", ["b:8080"]) for action in ACTIONS), ("seal", "stock", []), ("seal", "stock", ["b:8080"])],
+)
 def test_blocking_brokers_prevent_every_step(action: str, routing: Routing, brokers: list[str]) -> None:
     metadata, hands = Metadata(*brokers), Hands()
     with pytest.raises(Unsafe, match="brokers"):

@@ -40,8 +40,10 @@ def refused(hands: LedgerHands, ledger: int, target: str = "new") -> str:
     return caught.value.name
 
 
-@pytest.mark.parametrize("target", ["new", "colo"])
-@pytest.mark.parametrize(("entries", "size"), [(0, 1), (1, 1), (150, 300), (3, 700_000)])
+@pytest.mark.parametrize(
+    ("target", "entries", "size"),
+    [("new", 0, 1), ("new", 1, 1), ("new", 150, 300), ("new", 3, 700_000), ("colo", 150, 300)],
+)
 def test_copy_keeps_ids_metadata_and_contents(bookkeepers: BookKeepers, target: str, entries: int, size: int) -> None:
     hands = bookkeepers.hands
     ledger = bookkeepers.write("old", entries=entries, size=size, custom=SCHEMA)
