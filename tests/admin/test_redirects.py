@@ -34,10 +34,6 @@ def test_a_redirect_leads_to_any_http_address(asked, location, url):
     [
         "http://one:8443/x",
         "http://two/x",
-        "ftp://two/x",
-        "javascript:0",
-        "file:///x",
-        "http://[::b",
         "https://[::b/",
         "https://me@two/x",
         "https://one:8443@two/x",
@@ -48,7 +44,7 @@ def test_redirect_from_https_or_nowhere_refused(location):
 
 
 @pytest.mark.parametrize(
-    "location", ["ftp://two/x", "javascript:0", "http://[::b", "http://h:port/", "http://a:b@two/"]
+    "location", ["ftp://two/x", "javascript:0", "file:///x", "http://[::b", "http://h:port/", "http://a:b@two/"]
 )
 def test_redirect_to_other_scheme_refused(location):
     assert next_hop(PLAIN, location) is None
