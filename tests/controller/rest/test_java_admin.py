@@ -244,6 +244,7 @@ def test_a_deleted_topic_is_gone_and_its_name_free(admin: JavaAdminClient, space
     assert admin.topics("splitSegment", topic, 0) is None
 
 
+@pytest.mark.parametrize("place", ["open"], indirect=True)
 @pytest.mark.parametrize(
     ("call", "arguments"),
     [
@@ -268,6 +269,7 @@ def test_every_call_on_an_unknown_topic_is_not_found(
     assert admin.topics(call, topic, *arguments) == missing(f"Scalable topic not found: {topic}")
 
 
+@pytest.mark.parametrize("place", ["open"], indirect=True)
 @pytest.mark.parametrize("name", ["odd name+ü&=", "50%", "a%2Fb", "emoji-🦦", "stats"])
 def test_odd_name_reaches_topic_in_every_call(admin: JavaAdminClient, space: str, name: str) -> None:
     topic = f"topic://{space}/{name}"

@@ -87,10 +87,23 @@ def resumed(kafka: str, segment: str, subscription: str, count: int) -> list[byt
     return [value for message in found if (value := message.value()) is not None]
 
 
-@pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize(
-    ("target", "position"),
-    [(0, 0), (1_000, 0), (1_001, 1), (2_000, 1), (2_001, 3), (3_000, 3), (3_001, 4), (2**63 - 1, 4), ("latest", 4)],
+    ("target", "position", "sealed"),
+    [
+        (0, 0, False),
+        (1_000, 0, False),
+        (1_001, 1, False),
+        (2_000, 1, False),
+        (2_001, 3, False),
+        (3_000, 3, False),
+        (3_001, 4, False),
+        (2**63 - 1, 4, False),
+        ("latest", 4, False),
+        (1_001, 1, True),
+        (3_001, 4, True),
+        (2**63 - 1, 4, True),
+        ("latest", 4, True),
+    ],
 )
 def test_seek_by_time_finds_first_message(
     kafka: str, segments: KafkaSegments, target: Target, position: int, sealed: bool
