@@ -273,17 +273,17 @@ def test_unknown_policies_hold_the_cluster(told, detail):
 
 
 @pytest.mark.parametrize(
-    "policy",
+    ("profile", "policy"),
     [
-        {"namespaces": ["acme/(?!test).*"], "primary": ["gold-.*"]},
-        {"namespaces": ["acme/.*"], "primary": ["(gold)-\\1"]},
-        {"namespaces": ["acme/.*"], "primary": ["a" * 1025]},
-        {"namespaces": ["acme/.*"], "auto_failover_policy": {"parameters": {"min_limit": "x"}}},
-        {"namespaces": ["["]},
+        ("4.x", {"namespaces": ["["]}),
+        ("default", {"namespaces": ["acme/(?!test).*"], "primary": ["gold-.*"]}),
+        ("default", {"namespaces": ["acme/.*"], "primary": ["(gold)-\\1"]}),
+        ("default", {"namespaces": ["acme/.*"], "primary": ["a" * 1025]}),
+        ("default", {"namespaces": ["acme/.*"], "auto_failover_policy": {"parameters": {"min_limit": "x"}}}),
+        ("default", {"namespaces": ["["]}),
     ],
 )
-@pytest.mark.parametrize("profile", ["4.x", "default"])
-def test_bundles_of_an_unreadable_policy_stay(policy, profile):
+def test_bundles_of_an_unreadable_policy_stay(profile, policy):
     told = policies(NOW, {EVENLY: False}, isolationPolicies={"gold": policy}, profile=profile)
     _, *reports = skewed(NOW)
     output = balancing().batch(NOW, told, *reports, tick(1))
