@@ -29,8 +29,10 @@ def test_own_home_is_taken(work):
     assert load_settings(environment={}).controller.url == "http://elsewhere:1"
 
 
-@pytest.mark.parametrize("part", [".", "conf", "conf/anabranch.toml"])
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
+@pytest.mark.parametrize(
+    ("part", "mode"),
+    [(".", 0o777), (".", 0o1777), (".", 0o757), ("conf", 0o777), ("conf/anabranch.toml", 0o777)],
+)
 def test_home_that_everybody_may_write_is_refused(work, part, mode):
     (work / part).chmod(mode)
     with pytest.raises(SettingsError, match=rf"may be written by everybody.*--home {work}"):
