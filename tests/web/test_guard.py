@@ -139,13 +139,13 @@ def test_filter_hides_other_tenants_topics(lake, tokens):
 
 
 @pytest.mark.parametrize("text", ["\\", '"', ";", "=", "; ", "anabranch=", '"\\073'])
-@pytest.mark.parametrize("header", ["cookie", "accept", "x-other", "content-type"])
-def test_hostile_header_costs_no_time(lake, tokens, header, text):
+def test_hostile_header_costs_no_time(lake, tokens, text):
     add_token(tokens, "ann", "read")
     found = page(lake, Access(tokens))
-    began = time.process_time()
-    found.get("/healthz", **{header: f'anabranch="{text * (60_000 // len(text))}"'})
-    assert time.process_time() - began < 0.5
+    for header in ("cookie", "accept", "x-other", "content-type"):
+        began = time.process_time()
+        found.get("/healthz", **{header: f'anabranch="{text * (60_000 // len(text))}"'})
+        assert time.process_time() - began < 0.5, header
 
 
 def test_session_is_found_among_other_cookies(lake, tokens):
