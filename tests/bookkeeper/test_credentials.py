@@ -40,7 +40,7 @@ def zookeeper_of_a_stranger() -> Iterator[tuple[int, list[bytes]]]:
         with suppress(EOFError, OSError):
             connection, _ = listening.accept()
             read(connection, struct.unpack(">i", read(connection, 4))[0])
-            body = struct.pack(">iiq", 0, 10_000, 1) + struct.pack(">i", 16) + b"\0" * 16 + b"\0"
+            body = struct.pack(">iiq", 0, 3_000, 1) + struct.pack(">i", 16) + b"\0" * 16 + b"\0"
             connection.sendall(struct.pack(">i", len(body)) + body)
             while True:
                 heard.append(read(connection, struct.unpack(">i", read(connection, 4))[0]))
