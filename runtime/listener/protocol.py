@@ -17,6 +17,7 @@ uvicorn bounds the silence after an answer only, and h11 the bytes of a head onl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -26,6 +27,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -86,9 +88,11 @@ class BoundedHttp(H11Protocol):
         super().connection_made(transport)
         self._number = transport.get_extra_info("socket").fileno()
         self.counts.greet(self._number, transport.abort)
-        # asyncio's own would be four times as much. With TLS the transport has no such bound.
+        # asyncio's own would be four times as much; for TLS see `Listener.config`, too.
         if hasattr(transport, "max_size"):
             transport.max_size = READ_BYTES
+        elif hasattr(transport, "set_read_buffer_limits"):
+            transport.set_read_buffer_limits(READ_BYTES, READ_BYTES // 2)
         self._follow()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -109,7 +113,8 @@ class BoundedHttp(H11Protocol):
         objects and no bytes.
         """
         self.conn.drop_data()
-        self._late = self.timeout_keep_alive_task = None
+        self._unset_keepalive_if_required()
+        self._late = None
         self.app_state, self.headers = {}, []
         self.cycle = self.scope = None  # type: ignore[assignment]
 
@@ -131,7 +136,7 @@ class BoundedHttp(H11Protocol):
         self._drop_deadline()
         self._unset_keepalive_if_required()
         self.conn.drop_data()
-        self.transport.pause_reading()
+        self.flow.pause_reading()
         self._late = self.loop.call_later(wait, refuse)
 
     def pause_writing(self) -> None:
@@ -153,6 +158,12 @@ class BoundedHttp(H11Protocol):
             self._unread.cancel()
             self._unread = None
 
+    def on_response_complete(self) -> None:
+        """Go on with the next request, if the connection is not closing."""
+        if self.transport.is_closing():
+            _read_again(self.flow)
+        super().on_response_complete()
+
     def handle_events(self) -> None:
         """Take what has come; called for new bytes, and for those that waited for an answer."""
         super().handle_events()
@@ -171,7 +182,8 @@ class BoundedHttp(H11Protocol):
             self.conn.drop_data()
 
     def _trust(self, client: str) -> bool:
-        return self._number is None or self.counts.trust(self._number, client)
+        # The file of a connection that is lost may be that of another one now; of a WebSocket only the transport knows.
+        return self._number is None or self.transport.is_closing() or self.counts.trust(self._number, client)
 
     def _follow(self) -> None:
         """Keep the deadline of the state that the client is in."""
@@ -202,6 +214,7 @@ class BoundedHttp(H11Protocol):
         """Answer in place of the app when it has not begun to, and close."""
         if self.transport.is_closing():
             return
+        _read_again(self.flow)
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
@@ -231,6 +244,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.app_state[CLIENT_LEFT].set_result(None)
         self.conn.reader.discard()
         self.frames = []
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """The app has ended, and with it the connection."""
+        super().on_task_complete(task)
+        _read_again(self.transport)
 
     async def send(self, message: Any) -> None:
         """Drop the refusal of a handshake whose client has broken the connection while it waited."""
@@ -265,6 +283,13 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         else:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": 1002})
             self.transport.close()
+
+
+def _read_again(paused: FlowControl | asyncio.Transport) -> None:
+    """Read from a connection that closes: with TLS, if its client has left unread, its close alone would not end it."""
+    # asyncio's TLS transport is empty when it has been closed twice.
+    with contextlib.suppress(AttributeError):
+        paused.resume_reading()
 
 
 def bounded_http(limits: ConnectionLimits, counts: ConnectionCounts) -> type[BoundedHttp]:

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from runtime.listener.connections import ConnectionCounts, CountedListener, ListenerLimits
-from runtime.listener.protocol import MAX_MESSAGE_BYTES, BoundedWebSocket, ConnectionLimits, bounded_http
+from runtime.listener.protocol import MAX_MESSAGE_BYTES, READ_BYTES, BoundedWebSocket, ConnectionLimits, bounded_http
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,9 @@ class Listener:
         # Any client could have uvicorn write a line or two a request.
         logging.getLogger("uvicorn.error").addFilter(_is_ours)
         config.ssl = tls
+        if tls is not None:
+            # Each connection has a buffer as large before its handshake; asyncio's own would be four times as much.
+            SSLProtocol.max_size = READ_BYTES  # type: ignore[attr-defined]
         return config
 
     def close(self) -> None:

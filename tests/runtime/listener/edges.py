@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,11 +96,13 @@ def running(kind: str, folder: Path, **bounds: Any) -> Iterator[Edge]:
 
 
 @contextmanager
-def served(app: Any, limits: ListenerLimits, end: Any, **more: Any) -> Iterator[tuple[Server, int]]:
+def served(
+    app: Any, limits: ListenerLimits, end: Any, tls: ssl.SSLContext | None = None, **more: Any
+) -> Iterator[tuple[Server, int]]:
     listener = listen("127.0.0.1", 0, limits, "web")
     # So that a client that reads nothing fills what the system keeps for it.
     listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server = Server(listener.config(app, None, 3, **more), end)
+    server = Server(listener.config(app, tls, 3, **more), end)
     thread = threading.Thread(target=server.run, args=([listener.socket],))
     thread.start()
     wait_until(lambda: server.started)
