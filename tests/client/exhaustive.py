@@ -165,8 +165,8 @@ class World:
 
     def _produce(self) -> None:
         key = self.scenario.keys[self.produced]
-        record = PendingMessage(key, None, None, 0, None, key_hash(key))
-        record.number = self.produced
+        record = PendingMessage()
+        record.key, record.hash, record.number = key, key_hash(key), self.produced
         self.produced += 1
         self.lanes.submit(record)
 

@@ -48,8 +48,8 @@ class Model:
 
     def produce(self, choice: int) -> None:
         key = KEYS[choice % len(KEYS)]
-        record = PendingMessage(key, None, None, 0, None, None if key is None else key_hash(key))
-        record.number = self.number
+        record = PendingMessage()
+        record.key, record.hash, record.number = key, None if key is None else key_hash(key), self.number
         self.number += 1
         if choice % 23 == 0:
             self.oversized.add(record.number)

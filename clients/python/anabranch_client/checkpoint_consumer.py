@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -31,8 +31,16 @@ KAFKA_SECONDS = 30.0
 """Longest wait for an answer of Kafka about offsets."""
 SLICE_SECONDS = 0.1
 """Longest wait for messages before layouts are looked at again."""
-_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER, KafkaError._ALL_BROKERS_DOWN})
-"""Answers while a broker restarts."""
+_PASSING = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""Answers while a broker restarts; a deleted topic has others."""
 _OPTIONS = {
     "group.id": "anabranch-checkpoints",
     "enable.auto.commit": False,
@@ -41,6 +49,8 @@ _OPTIONS = {
     "auto.offset.reset": "error",
 }
 """librdkafka asks for a group; it is never joined, and nothing is committed."""
+
+T = TypeVar("T")
 
 
 class _FairLock:
@@ -234,29 +244,32 @@ class CheckpointConsumer:
 
     def _offset_bounds(self, segment: LayoutSegment) -> tuple[int, int]:
         """Return the first offset of a segment, and its end. Raises `SegmentUnreadable`."""
-        until = time.monotonic() + KAFKA_SECONDS
         partition = TopicPartition(segment.kafka_topic, PARTITION)
-        while True:
-            try:
-                bounds = self._consumer.get_watermark_offsets(partition, KAFKA_SECONDS)
-                break
-            except KafkaException as error:
-                if error.args[0].code() not in _PASSING or time.monotonic() > until:
-                    raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
-                time.sleep(SLICE_SECONDS)
+        bounds = self._ask_kafka(segment, lambda timeout: self._consumer.get_watermark_offsets(partition, timeout))
         if bounds is None:
             raise SegmentUnreadable(segment.kafka_topic, "Kafka does not say where it begins and ends")
         return bounds
 
+    def _ask_kafka(self, segment: LayoutSegment, question: Callable[[float], T]) -> T:
+        """Return the answer to a question with a timeout; a restarting broker is asked again.
+
+        Raises `SegmentUnreadable`, after `KAFKA_SECONDS` at the latest.
+        """
+        end = time.monotonic() + KAFKA_SECONDS
+        while True:
+            left = end - time.monotonic()
+            try:
+                return question(max(left, SLICE_SECONDS))
+            except KafkaException as error:
+                if error.args[0].code() not in _PASSING or left <= SLICE_SECONDS:
+                    raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
+            time.sleep(SLICE_SECONDS)
+
     def _offset_at(self, segment: LayoutSegment, timestamp_ms: int) -> tuple[int, int]:
         """Return the offset of the first message at or after a time, and the end."""
         _, end = self._offset_bounds(segment)
-        try:
-            (first,) = self._consumer.offsets_for_times(
-                [TopicPartition(segment.kafka_topic, PARTITION, timestamp_ms)], KAFKA_SECONDS
-            )
-        except KafkaException as error:
-            raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
+        instant = TopicPartition(segment.kafka_topic, PARTITION, timestamp_ms)
+        (first,) = self._ask_kafka(segment, lambda timeout: self._consumer.offsets_for_times([instant], timeout))
         if first.error is not None:
             raise SegmentUnreadable(segment.kafka_topic, str(first.error))
         return (first.offset if first.offset >= 0 else end), end

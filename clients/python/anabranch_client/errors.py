@@ -94,6 +94,14 @@ def delivery_error(error: KafkaError) -> DeliveryError:
     return DeliveryError(f"Kafka does not store the message: {error.name()}: {text}", code)
 
 
+def successor_timeout(topic: str, segment: int, reason: AnabranchError | None) -> DeliveryTimeout:
+    """Return the error of a message that has waited for the successor of a segment; `reason`: of the controller."""
+    return DeliveryTimeout(
+        f"segment {segment} of {topic} takes no messages, and the controller has named no successor within "
+        f"message.timeout.ms ({reason or 'it answers'}): check it and produce again"
+    )
+
+
 def discarded_error(code: int | None = None) -> MessageDiscarded:
     """Return the error of a message that a closed producer has given up."""
     return MessageDiscarded("the producer was closed before Kafka acknowledged the message: produce it again", code)

@@ -70,6 +70,9 @@ class DeliveryReport:
         """Position of the message; None without an offset."""
         return None if self.offset is None else MessagePosition(self.created_at_ms, self.segment, self.offset)
 
+    def __repr__(self) -> str:
+        return f"DeliveryReport({self.topic}, segment={self.segment}, offset={self.offset}, key={self.key!r})"
+
 
 OnDelivery: TypeAlias = Callable[["AnabranchError | None", DeliveryReport], Any]
 """Called from `poll` and `flush` with the error, or None, and the report."""
@@ -78,37 +81,42 @@ OnDelivery: TypeAlias = Callable[["AnabranchError | None", DeliveryReport], Any]
 class PendingMessage(DeliveryReport):
     """A message until its delivery is reported; then the report itself, to save an object."""
 
-    __slots__ = ("deadline", "error", "hash", "headers", "number", "on_delivery", "outcomes", "size", "timestamp")
+    __slots__ = (
+        "deadline",
+        "error",
+        "hash",
+        "headers",
+        "kafka_error",
+        "number",
+        "on_delivery",
+        "outcomes",
+        "size",
+        "timestamp",
+    )
+    headers: Headers
+    timestamp: int
+    on_delivery: OnDelivery | None
+    hash: int | None
+    """Hash of the key; None without a key."""
+    error: AnabranchError | None
+    """Error of the report."""
     number: int
     """Order of acceptance by the producer."""
     deadline: float
     """Time after which it is given up, on the clock `time.monotonic`."""
     size: int
-    outcomes: deque[tuple[PendingMessage, KafkaError | None]]
-    """Reports of librdkafka, in their order."""
-
-    def __init__(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        timestamp: int,
-        on_delivery: OnDelivery | None,
-        hash: int | None,
-    ) -> None:
-        self.key = key
-        self.value = value
-        self.headers = headers
-        self.timestamp = timestamp
-        self.on_delivery = on_delivery
-        self.hash = hash
-        self.offset: int | None = None
-        self.error: AnabranchError | None = None
+    outcomes: deque[PendingMessage]
+    """Messages that librdkafka has reported, in their order."""
+    kafka_error: KafkaError | None
+    """Error of the last attempt to send it."""
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         """Take the report of librdkafka: a function made for each message would cost more than this."""
-        self.offset = message.offset()
-        self.outcomes.append((self, error))
+        self.kafka_error = error
+        if error is None:
+            # librdkafka counts offsets up from -1 for the messages of a batch that was refused.
+            self.offset = message.offset()
+        self.outcomes.append(self)
 
 
 def copied_headers(headers: Headers) -> Headers:

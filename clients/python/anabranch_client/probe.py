@@ -18,6 +18,8 @@ _YEAR_3000_MS = 32_503_680_000_000
 _TIMEOUT_MS = 3_000
 GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """Answers about a Kafka topic that does not exist."""
+REFUSALS = GONE | {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
+"""Kafka's answers of a segment that is sealed, was sealed during the write, or was deleted since."""
 
 
 class SealProbe:

@@ -22,11 +22,11 @@ from anabranch_client.controller import Controller
 from anabranch_client.errors import (
     ClientClosed,
     DeliveryError,
-    DeliveryTimeout,
     QueueFull,
     TopicRemoved,
     delivery_error,
     discarded_error,
+    successor_timeout,
 )
 from anabranch_client.lanes import Lane, Lanes, LaneState
 from anabranch_client.layout import KeyHashes, LayoutSegment
@@ -38,7 +38,7 @@ from anabranch_client.messages import (
     size_of_headers,
 )
 from anabranch_client.names import PARTITION
-from anabranch_client.probe import GONE, SealProbe
+from anabranch_client.probe import GONE, REFUSALS, SealProbe
 from anabranch_client.reports import Reports
 from anabranch_client.watch import LayoutWatch
 
@@ -48,9 +48,6 @@ TICK_SECONDS = 0.02
 """Longest wait in one call of librdkafka while messages wait for a layout or a probe."""
 PROBE_SECONDS = 0.5
 """Time after an unanswered probe before the next one of the segment."""
-
-_REFUSALS = GONE | {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
-"""Kafka's answers of a segment that is sealed, was sealed during the write, or was deleted since."""
 
 
 class Producer:
@@ -72,9 +69,9 @@ class Producer:
             raise
         self._lock = threading.RLock()
         self._reports = Reports(self._lock)
-        self._outcomes: deque[tuple[PendingMessage, KafkaError | None]] = deque()
-        """Reports of librdkafka."""
-        self._lanes = Lanes(layout, self._send, self._reports.end_message)
+        self._outcomes: deque[PendingMessage] = deque()
+        """Messages that librdkafka has reported."""
+        self._lanes = Lanes(layout, self._send, self._reports.fail_message)
         self._numbers = 0
         self._hashes = KeyHashes()
         self._probe: SealProbe | None = None
@@ -111,12 +108,15 @@ class Producer:
                 raise QueueFull(
                     f"{count} messages ({reports.bytes} bytes) of {self.topic} wait for their reports: call poll"
                 )
-            hash = None if key is None else self._hashes[key]
-            record = PendingMessage(key, value, headers, timestamp, on_delivery, hash)
-            record.outcomes = self._outcomes
+            record = PendingMessage()
+            record.key, record.value, record.on_delivery = key, value, on_delivery
+            record.headers, record.timestamp = headers, timestamp
+            record.hash = None if key is None else self._hashes[key]
+            record.offset = record.error = None
             record.size = size
             record.number = number = self._numbers
             record.deadline = time.monotonic() + settings.timeout_seconds
+            record.outcomes = self._outcomes
             self._lanes.submit(record)
             self._numbers = number + 1
             reports.count += 1
@@ -127,6 +127,8 @@ class Producer:
 
         Waits for the first one for `timeout` seconds, -1: forever.
         """
+        if timeout == 0:
+            return self._serve(0)
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
         served = self._serve(0)
         while not served and not self._is_closed and not self._reports.is_calling:
@@ -139,12 +141,9 @@ class Producer:
     def flush(self, timeout: float = -1) -> int:
         """Wait until all messages are reported, or inside of a report: ended; return the number of the others."""
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
-        while self._reports.awaited:
-            left = end - time.monotonic()
-            if left <= 0:
-                break
+        while (awaited := self._reports.awaited) and (left := end - time.monotonic()) > 0:
             self._serve(0, flush_seconds=min(left, TICK_SECONDS))
-        return self._reports.awaited
+        return awaited
 
     def close(self, timeout: float = 30.0) -> int:
         """Flush, discard the rest with `MessageDiscarded`, and end; idempotent. Return the number discarded.
@@ -186,9 +185,9 @@ class Producer:
 
     def _serve(self, timeout: float, flush_seconds: float | None = None) -> int:
         """Do everything that is due; return the number of reports."""
-        with self._lock:
-            self._follow_layout()
-            if self._lanes.blocked:
+        if self._lanes.blocked or self._watch.layout is not self._lanes.layout:
+            with self._lock:
+                self._follow_layout()
                 self._examine_lanes()
         if self._probe is not None:
             self._probe.poll()
@@ -196,10 +195,11 @@ class Producer:
             self._kafka.poll(timeout)
         else:
             self._kafka.flush(flush_seconds)
-            if self._lanes.blocked:
-                # Perhaps nothing is in flight: wait for a layout or a probe.
+            if self._lanes.blocked or not self._reports.count:
+                # Nothing may be in flight: wait for a layout, a probe, or reports that another thread calls.
                 self._kafka.poll(TICK_SECONDS / 4)
-        self._settle()
+        if self._outcomes:
+            self._settle()
         return self._reports.call_due()
 
     def _flush_fully(self, timeout: float) -> Exception | None:
@@ -247,6 +247,9 @@ class Producer:
             self._timeouts_at = now + TICK_SECONDS
             self._lanes.give_up(lambda record: record.deadline < now, self._timeout_error)
 
+    def _timeout_error(self, lane: Lane) -> DeliveryError:
+        return successor_timeout(self.topic, lane.segment.id, self._watch.error)
+
     def _probe_answered(self, kafka_topic: str, is_sealed: bool | None) -> None:
         with self._lock:
             if is_sealed is None:
@@ -273,19 +276,24 @@ class Producer:
 
     def _settle(self) -> None:
         """Take librdkafka's reports, in their order."""
+        outcomes, blocked, end_message = self._outcomes, self._lanes.blocked, self._reports.end_message
         with self._lock:
-            while self._outcomes:
-                record, error = self._outcomes.popleft()
-                is_refused = error is not None and error.code() in _REFUSALS
-                if error is not None and is_refused and not self._is_closed:
-                    self._lanes.refuse(record, delivery_error(error))
+            while outcomes:
+                record = outcomes.popleft()
+                if record.kafka_error is not None:
+                    self._settle_failure(record, record.kafka_error)
                     continue
-                self._lanes.delivered(record.lane)
-                failure = None if error is None else discarded_error() if is_refused else delivery_error(error)
-                self._reports.end_message(record, failure)
+                if blocked:
+                    self._lanes.delivered(record.lane)
+                else:
+                    # All lanes are open: no call for every message.
+                    record.lane.in_flight -= 1
+                end_message(record)
 
-    def _timeout_error(self, lane: Lane) -> DeliveryError:
-        return DeliveryTimeout(
-            f"segment {lane.segment.id} of {self.topic} takes no messages, and the controller has named no successor "
-            f"within message.timeout.ms ({self._watch.error or 'it answers'}): check it and produce again"
-        )
+    def _settle_failure(self, record: PendingMessage, error: KafkaError) -> None:
+        is_refused = error.code() in REFUSALS
+        if is_refused and not self._is_closed:
+            self._lanes.refuse(record, delivery_error(error))
+            return
+        self._lanes.delivered(record.lane)
+        self._reports.fail_message(record, discarded_error() if is_refused else delivery_error(error))

@@ -14,6 +14,8 @@ from anabranch_client.messages import PendingMessage
 
 CHUNK = 100
 """Most reports that are called before other threads see that they were: a lock for each would cost more than it."""
+CHUNK_BYTES = 1_048_576
+"""Their size, in which others may be produced meanwhile; larger ones are called one by one."""
 
 
 class Reports:
@@ -23,6 +25,8 @@ class Reports:
         self._lock = lock
         self._ended: deque[PendingMessage] = deque()
         """Messages whose reports have not been called."""
+        self.end_message = self._ended.append
+        """End a stored message; its report follows."""
         self._callers: set[int] = set()
         """Threads that are calling reports."""
         self._calling = 0
@@ -43,22 +47,24 @@ class Reports:
     @property
     def unreported(self) -> int:
         """Number of messages whose reports have not been called to the end."""
-        return self.count + self._calling
+        with self._lock:
+            return self.count + self._calling
 
     @property
     def awaited(self) -> int:
         """Number of messages that a flush waits for: inside of a report, others cannot be reported."""
-        return self.unfinished if self.is_calling else self.unreported
+        with self._lock:
+            return self.unfinished if self.is_calling else self.unreported
 
-    def end_message(self, record: PendingMessage, error: AnabranchError | None = None) -> None:
-        """End a message; its report follows."""
+    def fail_message(self, record: PendingMessage, error: AnabranchError) -> None:
+        """End a message that was not stored; its report follows."""
         record.error = error
         self._ended.append(record)
 
     def call_due(self) -> int:
         """Call the reports that are due, unless this thread is inside of one; return their number."""
         thread, called = threading.get_ident(), 0
-        if thread in self._callers:
+        if not self._ended or thread in self._callers:
             return 0
         self._callers.add(thread)
         try:
@@ -73,6 +79,10 @@ class Reports:
         with self._lock:
             records = [self._ended.popleft() for _ in range(min(len(self._ended), CHUNK))]
             size = sum([record.size for record in records])
+            if size > CHUNK_BYTES:
+                self._ended.extendleft(reversed(records[1:]))
+                del records[1:]
+                size = records[0].size
             self.count -= len(records)
             self.bytes -= size
             self._calling += len(records)
@@ -80,8 +90,8 @@ class Reports:
         try:
             for record in records:
                 called += 1
-                if record.on_delivery is not None:
-                    record.on_delivery(record.error, record)
+                if (report := record.on_delivery) is not None:
+                    report(record.error, record)
         finally:
             with self._lock:
                 self._calling -= len(records)
