@@ -166,6 +166,20 @@ def test_restarting_broker_is_waited_for(consumer: CheckpointConsumer) -> None:
     assert not kafka_of(consumer).faults
 
 
+def test_seek_waits_for_restarting_broker(consumer: CheckpointConsumer) -> None:
+    kafka_of(consumer).faults.extend([None, KafkaError.LEADER_NOT_AVAILABLE, None])
+    consumer.seek(1_000)
+    assert positions(consumer) == {0: 1, 1: 1}
+
+
+def test_deleted_segment_is_not_waited_for(consumer: CheckpointConsumer) -> None:
+    faults = kafka_of(consumer).faults
+    faults.extend([KafkaError._UNKNOWN_PARTITION, None])
+    with pytest.raises(SegmentUnreadable):
+        consumer.consume(9, 0)
+    assert len(faults) == 1
+
+
 def test_failed_seek_changes_nothing(consumer: CheckpointConsumer) -> None:
     kafka_of(consumer).answers.append([Record(1, 0)])
     assert consumer.consume(9, 0) != []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from confluent_kafka import KafkaError, Message
 
 from anabranch_client import producer as module
 from anabranch_client.errors import (
@@ -44,6 +50,39 @@ class FixedWatch:
 
     def close(self) -> None:
         pass
+
+
+class AnsweringKafka:
+    """Kafka's producer; it answers all messages at once, and numbers failed ones as librdkafka does."""
+
+    def __init__(self, error: KafkaError | None = None) -> None:
+        self.error = error
+        self.sent: deque[Callable[[KafkaError | None, Message], None]] = deque()
+        self.waited = threading.Event()
+        """Set when a call waits."""
+
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int, report: object) -> None:
+        assert callable(report)
+        self.sent.append(report)
+
+    def poll(self, timeout: float) -> None:
+        for offset in range(len(self.sent)):
+            self.sent.popleft()(self.error, Message(offset=offset))
+        if timeout:
+            self.waited.set()
+
+    def flush(self, timeout: float) -> None:
+        self.poll(0)
+
+    def purge(self) -> None:
+        pass
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> AnsweringKafka:
+    kafka = AnsweringKafka()
+    monkeypatch.setattr(module, "kafka_client", lambda *_: kafka)
+    return kafka
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +172,40 @@ def test_error_of_removed_topic_does_not_grow(monkeypatch: pytest.MonkeyPatch) -
 def test_setting_that_harms_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ClientSettingsError):
         Producer({**CONFIG, **wrong}, TOPIC)
+
+
+def test_failed_message_reports_no_offset(kafka: AnsweringKafka) -> None:
+    reports: list[DeliveryReport] = []
+    with Producer(CONFIG, TOPIC) as producer:
+        for error in (KafkaError(KafkaError._MSG_TIMED_OUT), None):
+            kafka.error = error
+            for number in range(2):
+                producer.produce(b"%d" % number, b"key", lambda _, delivery: reports.append(delivery))
+            assert producer.poll(60) == 2
+    assert [delivery.offset for delivery in reports] == [None, None, 0, 1]
+    assert [delivery.position for delivery in reports] == [None, None, (5, 0, 0), (5, 0, 1)]
+    assert repr(reports[3]) == "DeliveryReport(topic://acme/shop/orders, segment=0, offset=1, key=b'key')"
+
+
+def test_large_messages_are_bounded_until_each_report(kafka: AnsweringKafka) -> None:
+    waiting: list[int] = []
+    with Producer(CONFIG, TOPIC) as producer:
+        for _ in range(4):
+            producer.produce(bytes(600_000 - 500 - 3), b"key", lambda *_: waiting.append(producer._reports.bytes))
+        assert producer.poll(60) == 4
+    assert waiting == [1_800_000, 1_200_000, 600_000, 0]
+
+
+def test_flush_waits_while_another_thread_reports(kafka: AnsweringKafka) -> None:
+    called = threading.Event()
+
+    def report(*_: object) -> None:
+        called.set()
+        assert kafka.waited.wait(60)
+
+    with Producer(CONFIG, TOPIC) as producer, ThreadPoolExecutor(1) as threads:
+        producer.produce(b"0", b"key", report)
+        polled = threads.submit(producer.poll)
+        assert called.wait(60)
+        assert producer.flush() == 0
+        assert polled.result() == 1
