@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, Message
@@ -81,25 +81,15 @@ OnDelivery: TypeAlias = Callable[["AnabranchError | None", DeliveryReport], Any]
 class PendingMessage(DeliveryReport):
     """A message until its delivery is reported; then the report itself, to save an object."""
 
-    __slots__ = (
-        "deadline",
-        "error",
-        "hash",
-        "headers",
-        "kafka_error",
-        "number",
-        "on_delivery",
-        "outcomes",
-        "size",
-        "timestamp",
-    )
-    headers: Headers
-    timestamp: int
+    # Python's garbage collector visits each slot of each pending message again and again: as few as possible.
+    __slots__ = ("deadline", "error", "hash", "number", "on_delivery", "options", "outcomes", "size")
+    options: Mapping[str, Any] | None
+    """Time stamp and headers; None without any."""
     on_delivery: OnDelivery | None
     hash: int | None
     """Hash of the key; None without a key."""
-    error: AnabranchError | None
-    """Error of the report."""
+    error: Any
+    """Error of librdkafka for the last attempt to send it; of the report once it has ended. None: stored."""
     number: int
     """Order of acceptance by the producer."""
     deadline: float
@@ -107,12 +97,10 @@ class PendingMessage(DeliveryReport):
     size: int
     outcomes: deque[PendingMessage]
     """Messages that librdkafka has reported, in their order."""
-    kafka_error: KafkaError | None
-    """Error of the last attempt to send it."""
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         """Take the report of librdkafka: a function made for each message would cost more than this."""
-        self.kafka_error = error
+        self.error = error
         if error is None:
             # librdkafka counts offsets up from -1 for the messages of a batch that was refused.
             self.offset = message.offset()

@@ -96,9 +96,10 @@ class Producer:
         key = key.encode() if isinstance(key, str) else key
         value = value.encode() if isinstance(value, str) else value
         size = OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
-        if headers:
+        options = None
+        if headers or timestamp:
             size += size_of_headers(headers)
-            headers = copied_headers(headers)
+            options = {"timestamp": timestamp, "headers": copied_headers(headers)}
         reports, settings = self._reports, self._settings
         with self._lock:
             if self._is_closed or self._watch.layout is not self._lanes.layout:
@@ -109,10 +110,9 @@ class Producer:
                     f"{count} messages ({reports.bytes} bytes) of {self.topic} wait for their reports: call poll"
                 )
             record = PendingMessage()
-            record.key, record.value, record.on_delivery = key, value, on_delivery
-            record.headers, record.timestamp = headers, timestamp
+            record.key, record.value = key, value
+            record.options, record.on_delivery = options, on_delivery
             record.hash = None if key is None else self._hashes[key]
-            record.offset = record.error = None
             record.size = size
             record.number = number = self._numbers
             record.deadline = time.monotonic() + settings.timeout_seconds
@@ -262,11 +262,10 @@ class Producer:
 
     def _send(self, segment: LayoutSegment, record: PendingMessage) -> bool:
         try:
-            if record.timestamp or record.headers:
-                more: Any = {"timestamp": record.timestamp, "headers": record.headers}
-                self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record, **more)
-            else:
+            if record.options is None:
                 self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record)
+            else:
+                self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record, **record.options)
         except KafkaException as error:
             code = error.args[0].code()
             if code in GONE:
@@ -280,8 +279,8 @@ class Producer:
         with self._lock:
             while outcomes:
                 record = outcomes.popleft()
-                if record.kafka_error is not None:
-                    self._settle_failure(record, record.kafka_error)
+                if record.error is not None:
+                    self._settle_failure(record, record.error)
                     continue
                 if blocked:
                     self._lanes.delivered(record.lane)

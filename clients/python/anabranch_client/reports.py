@@ -58,7 +58,7 @@ class Reports:
 
     def fail_message(self, record: PendingMessage, error: AnabranchError) -> None:
         """End a message that was not stored; its report follows."""
-        record.error = error
+        record.error, record.offset = error, None
         self._ended.append(record)
 
     def call_due(self) -> int:
