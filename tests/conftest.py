@@ -184,4 +184,6 @@ def broker(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emb
         create_topics(one.connection)
         yield one
     finally:
+        # Clients that tests have left would ask for it in vain, and say so, until the other processes have ended.
+        gc.collect()
         one.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -55,3 +56,12 @@ def test_formatter_is_never_off():
     marker = "# " + "fmt:"
     texts = [(file, (HOME / file).read_text()) for file, _ in PRODUCT] + TESTS
     assert [str(file) for file, text in texts if marker in text] == []
+
+
+def test_no_test_patches_the_clock_of_all_threads():
+    """A server of the session, in another thread, would sleep for as long as the clocks differ."""
+    patched = re.compile(r'setattr\(\s*(?:(?:\w+\.)*time, "|"[^"]*\btime\.)(?:monotonic|perf_counter|sleep|time)"')
+    assert patched.search('setattr(module.time, "monotonic"')
+    assert patched.search('setattr("a.time.sleep"')
+    own = Path(__file__).relative_to(HOME)
+    assert [str(file) for file, text in TESTS if file != own and patched.search(text)] == []

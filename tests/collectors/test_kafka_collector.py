@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from anabranch.admin.answers import Answered, NotConnected, Refused
+from anabranch.collectors.kafka import collector
 from anabranch.collectors.kafka.collector import KafkaCollector
 from decisions.topic.layout import SegmentLayout
 from schemas.settings.root import load_settings
@@ -95,7 +98,7 @@ class Cluster:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("anabranch.collectors.kafka.collector.time.monotonic", clock)
+    monkeypatch.setattr(collector, "time", SimpleNamespace(monotonic=clock, time_ns=time.time_ns))
     return clock
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,13 +81,16 @@ def test_look_at_cleaned_log_is_repeated_after_fault(tmp_path, monkeypatch):
 
 
 def test_look_after_suspension_is_by_delta_rs(tmp_path, monkeypatch):
-    clocks = {remote_log.time.CLOCK_BOOTTIME: 0.0, remote_log.time.CLOCK_MONOTONIC: 0.0}
-    monkeypatch.setattr(remote_log.time, "clock_gettime", clocks.__getitem__)
+    clocks = {time.CLOCK_BOOTTIME: 0.0, time.CLOCK_MONOTONIC: 0.0}
+    own_time = SimpleNamespace(
+        clock_gettime=clocks.__getitem__, CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, CLOCK_MONOTONIC=time.CLOCK_MONOTONIC
+    )
+    monkeypatch.setattr(remote_log, "time", own_time)
     opened = OpenTable(create_table(tmp_path, DEAD_LETTERS))
     for _ in range(3):
         commit(tmp_path)
     clean_log(tmp_path)
-    clocks[remote_log.time.CLOCK_BOOTTIME] = 3600.0
+    clocks[time.CLOCK_BOOTTIME] = 3600.0
     assert opened.newest().version() == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 from anabranch.local.clients import topic as clients
 from anabranch.local.clients import traffic
@@ -62,8 +63,10 @@ class SlowClients:
 
 def test_end_of_slow_clients_keeps_within_its_time(monkeypatch, caplog):
     clock = [1_000.0]
-    monkeypatch.setattr(traffic.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(traffic.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    own_time = SimpleNamespace(
+        monotonic=lambda: clock[0], sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+    )
+    monkeypatch.setattr(traffic, "time", own_time)
     topics = [SlowClients(clock) for _ in range(8)]
     traffic._drain(topics)
     traffic._close(topics)
