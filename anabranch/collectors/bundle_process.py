@@ -20,10 +20,10 @@ from anabranch.admin.transport import Transport
 from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread
 from anabranch.collectors.load_reports import PublishedLoads
+from anabranch.collectors.metrics import serve_collector
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.calls import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from runtime.telemetry.health import Heartbeat, ProcessHealth
-from runtime.telemetry.serving import serve_metrics
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport
 from schemas.kafka.messages import Source
 from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD
@@ -62,16 +62,8 @@ def collect_bundles(
     publisher = RecordPublisher(settings.kafka_connection(), lambda record: None)
     rounds, stop = BundleRounds(transport, configuration, published), threading.Event()
     heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False
-    server = None
-    if settings.collect.metrics_port:
-        server = serve_metrics(
-            CollectorRegistry(),
-            settings.collect.metrics_port,
-            "[collect] metrics_port",
-            settings.metrics,
-            "collect-bundles",
-            ProcessHealth(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole"),
-        )
+    health = ProcessHealth(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole")
+    server = serve_collector(CollectorRegistry(), settings, "collect-bundles", health)
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     try:

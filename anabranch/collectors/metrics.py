@@ -10,6 +10,9 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Gauge
 
 from anabranch.collectors.status import CollectorStatus
+from runtime.telemetry.health import ProcessHealth
+from runtime.telemetry.serving import MetricsServer, serve_metrics
+from schemas.settings.root import Settings
 
 
 class CollectorMetric(NamedTuple):
@@ -142,3 +145,11 @@ class CollectorMeter:
                 self._made[LAG.name].labels(broker.broker).set(broker.lag_seconds)
             if broker.answer_seconds is not None:
                 self._made[ANSWER.name].labels(broker.broker).set(broker.answer_seconds)
+
+
+def serve_collector(
+    registry: CollectorRegistry, settings: Settings, part: str, health: ProcessHealth
+) -> MetricsServer | None:
+    """Serve metrics and probes of the collector `part`; None: its port is 0. Raises `MetricsError`."""
+    port = settings.collect.metrics_port
+    return serve_metrics(registry, port, "[collect] metrics_port", settings.metrics, part, health) if port else None

@@ -20,11 +20,10 @@ from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.collectors.kafka.collector import KafkaCollector, Readings
 from anabranch.collectors.kafka.segments import SegmentReport
-from anabranch.collectors.metrics import CollectorMeter
+from anabranch.collectors.metrics import CollectorMeter, serve_collector
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.status import SEGMENTS_FILE, STATUS_FILE, CollectorStatus, write_status
 from runtime.telemetry.health import Heartbeat, ProcessHealth
-from runtime.telemetry.serving import serve_metrics
 from schemas.settings.root import Settings
 
 log = logging.getLogger(__name__)
@@ -63,16 +62,8 @@ def collect_kafka(
     publisher = RecordPublisher(settings.kafka_connection(), lambda record: None)
     meter = CollectorMeter()
     heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
-    server = None
-    if chosen.metrics_port:
-        server = serve_metrics(
-            meter.registry,
-            chosen.metrics_port,
-            "[collect] metrics_port",
-            settings.metrics,
-            "collect-kafka",
-            ProcessHealth(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
-        )
+    health = ProcessHealth(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered")
+    server = serve_collector(meter.registry, settings, "collect-kafka", health)
     collector = KafkaCollector(chosen, controller.url, ScalableTopics(transport).layout, readings, publisher)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):

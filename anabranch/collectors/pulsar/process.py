@@ -15,14 +15,13 @@ from collections.abc import Callable
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.transport import Transport
 from anabranch.collectors.checkpoint import MEMORY_FILE, load_checkpoint, save_checkpoint, write_delay
-from anabranch.collectors.metrics import CollectorMeter
+from anabranch.collectors.metrics import CollectorMeter, serve_collector
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.calls import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
 from runtime.telemetry.health import Heartbeat, ProcessHealth
-from runtime.telemetry.serving import serve_metrics
 from schemas.settings.root import Settings
 
 log = logging.getLogger(__name__)
@@ -55,16 +54,8 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     publisher = RecordPublisher(settings.kafka_connection(), announced.unsay)
     meter = CollectorMeter()
     heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
-    server = None
-    if chosen.metrics_port:
-        server = serve_metrics(
-            meter.registry,
-            chosen.metrics_port,
-            "[collect] metrics_port",
-            settings.metrics,
-            "collect-pulsar",
-            ProcessHealth(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
-        )
+    health = ProcessHealth(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered")
+    server = serve_collector(meter.registry, settings, "collect-pulsar", health)
     collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), announced, publisher)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
