@@ -87,6 +87,9 @@ _STATES = {
 }
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
 """Kazoo's reconnection: without end; delays in seconds, jitter as a share of them."""
+_CONNECTS_PER_SESSION, _CONNECT_S = 3, 5.0
+"""A server that accepts a connection and does not answer must not cost the whole session: so many attempts fit into
+one, if each can have this many seconds."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,12 @@ class _Look:
     stats: dict[str, ZnodeStat]
     made: dict[str, int]
     """Counter path to its data version."""
+
+
+def _repeated(address: str, session_s: float) -> str:
+    """`address` so often that several attempts fit into a session: kazoo shares it among the servers of its list."""
+    attempts = max(1, min(_CONNECTS_PER_SESSION, int(session_s / _CONNECT_S)))
+    return ",".join([address] * -(-attempts // (address.count(",") + 1)))
 
 
 class ZooKeeperStore(SessionedStore):
@@ -135,7 +144,11 @@ class ZooKeeperStore(SessionedStore):
             }
         handler = SequentialThreadingHandler() if tls is None else TlsHandler(tls)
         self._client = KazooClient(
-            hosts=address, timeout=session_s, handler=handler, connection_retry=_RECONNECT, **secured
+            hosts=_repeated(address, session_s),
+            timeout=session_s,
+            handler=handler,
+            connection_retry=_RECONNECT,
+            **secured,
         )
         self._server_watches = ServerWatches(self._client)
         self._client.add_listener(self._on_state)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -13,6 +14,7 @@ from anabranch.controller.leadership.election import NO_LEADER, Election, Leader
 from anabranch.controller.metadata.base import Check, MetadataStore, Put, VersionConflict
 from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 from tests.controller.places import Place, end_zookeeper_session
+from tests.harness.relay import Relay
 from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
@@ -141,6 +143,18 @@ def test_leadership_survives_server_restart(zookeeper: EmbeddedZooKeeper, zookee
     zookeeper.start()
     assert node.wait_for(LeaderElectionState.LEADING) == before
     wait_until(lambda: node.told == [before, NO_LEADER, before])
+
+
+def test_a_connection_without_an_answer_costs_no_session(zookeeper: EmbeddedZooKeeper) -> None:
+    """A starting server may accept a connection and never answer: seen once, for 30 seconds, in a session of 30."""
+    with Relay(zookeeper.port) as relay, closing(ZooKeeperStore(relay.address, "/silent", session_s=15)) as store:
+        node = Candidate(store, b"http://one")
+        before = node.wait_for(LeaderElectionState.LEADING)
+        relay.swallow = 1
+        relay.cut()
+        wait_until(lambda: relay.swallowed == 1)
+        assert node.wait_for(LeaderElectionState.LEADING) == before
+        wait_until(lambda: node.told == [before, NO_LEADER, before])
 
 
 def test_killed_leader_is_succeeded(zookeeper_place: Place) -> None:
