@@ -22,10 +22,13 @@ class Place:
         self._file, self.zookeeper, self.root = file, zookeeper, next(_roots)
         self._opened: list[MetadataStore] = []
 
-    def open(self, session_s: float = 5) -> MetadataStore:
-        """A store at this place, closed with it. On SQLite there is one at a time."""
+    def open(self) -> MetadataStore:
+        """A store at this place, closed with it. On SQLite there is one at a time.
+
+        Its session is so long that a busy machine does not end it: who wants that uses `end_session`.
+        """
         if self.zookeeper:
-            store: MetadataStore = ZooKeeperStore(self.zookeeper.address, self.root, session_s=session_s)
+            store: MetadataStore = ZooKeeperStore(self.zookeeper.address, self.root, session_s=30)
         else:
             store = SqliteStore(self._file)
         self._opened.append(store)

@@ -14,7 +14,7 @@ from anabranch.controller.leadership.election import NO_LEADER, Election, Leader
 from anabranch.controller.metadata.base import Check, MetadataStore, Put, VersionConflict
 from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 from tests.controller.places import Place, end_zookeeper_session
-from tests.harness.relay import Relay
+from tests.harness.chaos.nodes import Link
 from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
@@ -135,7 +135,7 @@ def test_session_change_ends_leading_before_callback(
 
 
 def test_leadership_survives_server_restart(zookeeper: EmbeddedZooKeeper, zookeeper_place: Place) -> None:
-    node = Candidate(zookeeper_place.open(session_s=30), b"http://one")
+    node = Candidate(zookeeper_place.open(), b"http://one")
     before = node.wait_for(LeaderElectionState.LEADING)
     wait_until(lambda: node.told == [before])
     zookeeper.kill()
@@ -147,12 +147,11 @@ def test_leadership_survives_server_restart(zookeeper: EmbeddedZooKeeper, zookee
 
 def test_a_connection_without_an_answer_costs_no_session(zookeeper: EmbeddedZooKeeper) -> None:
     """A starting server may accept a connection and never answer: seen once, for 30 seconds, in a session of 30."""
-    with Relay(zookeeper.port) as relay, closing(ZooKeeperStore(relay.address, "/silent", session_s=15)) as store:
+    with closing(Link(zookeeper.address)) as link, closing(ZooKeeperStore(link.address, "/silent", 15)) as store:
         node = Candidate(store, b"http://one")
         before = node.wait_for(LeaderElectionState.LEADING)
-        relay.swallow = 1
-        relay.cut()
-        wait_until(lambda: relay.swallowed == 1)
+        link.swallow()
+        assert link.swallowed.wait(30)
         assert node.wait_for(LeaderElectionState.LEADING) == before
         wait_until(lambda: node.told == [before, NO_LEADER, before])
 

@@ -35,7 +35,8 @@ class Link:
         self._target = host, int(port)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self._cut, self._closed = threading.Event(), threading.Event()
+        self._cut, self._closed, self._swallow = threading.Event(), threading.Event(), threading.Event()
+        self.swallowed = threading.Event()
         threading.Thread(target=self._accept, name="link", daemon=True).start()
 
     def cut(self) -> None:
@@ -45,6 +46,10 @@ class Link:
     def mend(self) -> None:
         """New connections pass again; those that were cut are closed."""
         self._cut.clear()
+
+    def swallow(self) -> None:
+        """Close what is open; the next connection is accepted and never answered (`swallowed`), later ones pass."""
+        self._swallow.set()
 
     def close(self) -> None:
         self._closed.set()
@@ -60,6 +65,11 @@ class Link:
 
     def _carry(self, client: socket.socket) -> None:
         with client:
+            if self._swallow.is_set():
+                self._swallow.clear()
+                self.swallowed.set()
+                self._closed.wait()
+                return
             try:
                 while self._cut.is_set():
                     if self._closed.wait(_LOOK_S):
@@ -76,7 +86,7 @@ class Link:
             waiting.register(server, selectors.EVENT_READ, (server, client))
             while not self._closed.is_set():
                 ready = [key.data for key, _ in waiting.select(_LOOK_S)]
-                if silent and not self._cut.is_set():
+                if (silent and not self._cut.is_set()) or self._swallow.is_set():
                     return
                 silent = silent or self._cut.is_set()
                 for source, target in ready:
