@@ -7,14 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from anabranch.local.broker import free_ports
 from anabranch_client.config import ControllerAccess
-from anabranch_client.controller import Controller
+from anabranch_client.consumer_session import Registration
+from anabranch_client.controller import Controller, read_message
 from anabranch_client.errors import ControllerUnavailable, IncompatibleController, NotAuthorized, TopicRemoved
 from anabranch_client.layout import Layout
 from anabranch_client.watch import MIN_DELAY_SECONDS, LayoutWatch, next_delay
+from schemas.tls import TlsFiles, client_context
+from tests import tls
 from tests.controller.conftest import NOWHERE, run_controller
+from tests.controller.processes import ControllerProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -102,6 +107,24 @@ def test_wrong_token_is_not_authorized(tmp_path: Path) -> None:
         with watching(controller.url, token="s3cret") as watch:
             assert watch.first(30).epoch == 0
         assert Controller(ControllerAccess((controller.url,), "s3cret")).layout(NAME).epoch == 0
+
+
+def test_session_over_tls_registers_and_leaves(tmp_path: Path) -> None:
+    files = TlsFiles(tls.certificate("client"), tls.key("client"), tls.CA)
+    own = f'certificate = "{tls.certificate("server")}"\nkey = "{tls.key("server")}"\nclient_ca = "{tls.CA}"\n'
+    service = ControllerProcess(tmp_path, more=own, tls=client_context(files))
+    with service.life() as (client, _):
+        assert client.put(PATH).status_code == 204
+        access = ControllerAccess(
+            (service.url,), ca=str(files.ca), certificate=str(files.certificate), key=str(files.key)
+        )
+        with Controller(access).open(NAME, "/consumers") as session:
+            session.send(Registration(NAME, "billing", "one").command)
+            assert read_message(session.receive())["command"] == "assignment"
+            session.leave()
+            with pytest.raises(ConnectionClosed):
+                session.receive()
+        session.leave()
 
 
 def test_absent_controller_is_unavailable() -> None:

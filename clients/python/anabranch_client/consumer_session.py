@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import ClientConnection
 
 from anabranch_client.controller import Controller, read_message
 from anabranch_client.errors import (
@@ -29,6 +28,7 @@ from anabranch_client.errors import (
     SubscriptionConflict,
     TopicNotFound,
 )
+from anabranch_client.session import ControllerSession
 from anabranch_client.watch import MIN_DELAY_SECONDS, next_delay
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class ConsumerSession:
         self._controller, self._registration = controller, registration
         self._on_assignment, self._on_failure = on_assignment, on_failure
         self._closing = threading.Event()
-        self._socket: ClientConnection | None = None
+        self._session: ControllerSession | None = None
         self._leader = ""
         self.is_connected = False
         """True while the assignment is the controller's present one."""
@@ -82,13 +82,8 @@ class ConsumerSession:
     def close(self, timeout: float) -> None:
         """Leave the subscription, so that its segments go to others without a grace period."""
         self._closing.set()
-        socket = self._socket
-        if socket is not None:
-            try:
-                socket.send(json.dumps({"command": "leave", "consumerId": CONSUMER_ID}))
-            except (OSError, WebSocketException):
-                log.info("the goodbye of %s was not sent: its grace period runs", self._registration.name)
-            socket.close()
+        if (session := self._session) is not None:
+            session.leave(json.dumps({"command": "leave", "consumerId": CONSUMER_ID}))
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -108,18 +103,18 @@ class ConsumerSession:
                 self._on_failure(IncompatibleController(f"a message of the controller cannot be used: {error!r}"))
                 return
             finally:
-                self.is_connected, self._socket = False, None
+                self.is_connected, self._session = False, None
             delay = next_delay(delay, time.monotonic() - begun)
             self._closing.wait(delay * random.uniform(0.5, 1))
 
     def _serve(self) -> None:
         """Register over one connection, and receive until it ends."""
         leader, self._leader = self._leader, ""
-        with self._controller.open(self._registration.topic, "/consumers", leader) as socket:
-            self._socket = socket
-            socket.send(self._registration.command)
+        with self._controller.open(self._registration.topic, "/consumers", leader) as session:
+            self._session = session
+            session.send(self._registration.command)
             while not self._closing.is_set():
-                self._receive(read_message(socket.recv()))
+                self._receive(read_message(session.receive()))
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         command = message["command"]

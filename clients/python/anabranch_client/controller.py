@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import logging
 import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from anabranch_client.config import ControllerAccess
 from anabranch_client.errors import (
@@ -28,18 +26,13 @@ from anabranch_client.errors import (
 )
 from anabranch_client.layout import Layout
 from anabranch_client.names import admin_path, full_name
+from anabranch_client.session import MAX_MESSAGE_BYTES, ControllerSession
 
 OPEN_SECONDS = 10.0
 """Longest wait for a connection, and for the answer to a request."""
-MAX_MESSAGE_BYTES = 128 * 1_048_576
-"""Largest accepted message: a layout has at most 131,072 segments."""
 MAX_REDIRECTS = 5
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 _PORTS = {"http": 80, "https": 443}
-
-_QUIET = logging.getLogger(f"{__name__}.websocket")
-_QUIET.setLevel(logging.INFO)
-"""Logger of the connections: at DEBUG websockets would log the headers, and with them the token."""
 
 T = TypeVar("T")
 
@@ -63,10 +56,10 @@ class Controller:
             ) from error
         return Layout.from_record(topic, record)
 
-    def open(self, topic: str, route: str, base: str = "") -> ClientConnection:
+    def open(self, topic: str, route: str, base: str = "") -> ControllerSession:
         """Open a WebSocket at `route` of a topic, like `/watch`; follow redirects to the leader.
 
-        `base` is tried before the configured addresses. Raises `AnabranchError`.
+        The calling thread has to receive. `base` is tried before the configured addresses. Raises `AnabranchError`.
         """
         path = admin_path(topic) + route
         bases = (base,) if base and self._admits(base) else ()
@@ -85,23 +78,11 @@ class Controller:
             "anabranch.controller.url"
         )
 
-    def _open(self, url: str, topic: str) -> ClientConnection:
+    def _open(self, url: str, topic: str) -> ControllerSession:
         for _ in range(MAX_REDIRECTS + 1):
-            headers = self._settings.headers()
+            headers, tls = self._settings.headers(), self._tls if url.startswith("https:") else None
             try:
-                # Entered at once: the caller closes it, and websockets 17 warns of connections that are not entered.
-                return connect(
-                    "ws" + url.removeprefix("http"),
-                    # websockets 17 follows redirects itself, to any host and without the token, unless it has a socket.
-                    sock=_connected(url),
-                    ssl=self._tls if url.startswith("https:") else None,
-                    additional_headers=headers,
-                    open_timeout=OPEN_SECONDS,
-                    close_timeout=1,
-                    max_size=MAX_MESSAGE_BYTES,
-                    proxy=None,
-                    logger=_QUIET,
-                ).__enter__()
+                return ControllerSession("ws" + url.removeprefix("http"), _connected(url), tls, headers, OPEN_SECONDS)
             except (OSError, ValueError, WebSocketException) as error:
                 refused = next((e for e in (error, error.__context__) if isinstance(e, InvalidStatus)), None)
                 if refused is None:
@@ -166,9 +147,7 @@ def _address(url: str) -> tuple[str, int]:
 
 
 def _connected(url: str) -> socket.socket:
-    connection = socket.create_connection(_address(url), OPEN_SECONDS)
-    connection.settimeout(None)
-    return connection
+    return socket.create_connection(_address(url), OPEN_SECONDS)
 
 
 def refusal(topic: str, status: int, reason: str) -> AnabranchError:

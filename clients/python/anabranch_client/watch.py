@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection
 
 from anabranch_client.controller import Controller, read_message
 from anabranch_client.errors import AnabranchError, ClientClosed, ControllerUnavailable, TopicNotFound, TopicRemoved
 from anabranch_client.layout import Layout
 from anabranch_client.names import full_name
+from anabranch_client.session import ControllerSession
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class LayoutWatch:
         self.error: AnabranchError | None = None
         """Reason of the missing connection; None while connected."""
         self._closing = threading.Event()
-        self._socket: ClientConnection | None = None
+        self._session: ControllerSession | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {self.topic}", daemon=True)
         self._thread.start()
 
@@ -77,9 +77,9 @@ class LayoutWatch:
         with self._changed:
             self._closing.set()
             self._changed.notify_all()
-            socket = self._socket
-        if socket is not None:
-            socket.close()
+            session = self._session
+        if session is not None:
+            session.leave()
         if threading.current_thread() is not self._thread:
             self._thread.join(MAX_DELAY_SECONDS)
 
@@ -105,18 +105,18 @@ class LayoutWatch:
     def _follow(self) -> None:
         """Follow one session to its end."""
         # Without `since`: a topic that was recreated and has reached the same epoch would otherwise stay unnoticed.
-        socket = self._controller.open(self.topic, "/watch")
+        session = self._controller.open(self.topic, "/watch")
         with self._changed:
-            self._socket = socket
+            self._session = session
         try:
             while not self._closing.is_set():
-                self._receive(Layout.from_update(self.topic, read_message(socket.recv())))
+                self._receive(Layout.from_update(self.topic, read_message(session.receive())))
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == DELETED:
                 raise TopicRemoved(self.topic) from closed
         finally:
-            self._socket = None
-            socket.close()
+            self._session = None
+            session.close()
 
     def _receive(self, layout: Layout) -> None:
         with self._changed:
