@@ -203,3 +203,35 @@ def test_message_that_cannot_be_sent_again_fails_alone(monkeypatch: pytest.Monke
     assert len(wrong) == 1
     assert model.failed == wrong
     assert stored == set(range(16)) - set(wrong)
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_interrupted_resend_goes_on_in_order(is_accepted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    model.seal(0)
+    for choice in range(1, 17):
+        model.produce(choice + 100 * len(KEYS))
+    send, sent = model.send, []
+
+    def send_until_interrupted(segment: LayoutSegment, record: PendingMessage) -> bool:
+        sent.append(record)
+        record.is_accepted = len(sent) != 3 or is_accepted
+        if record.is_accepted:
+            send(segment, record)
+        if len(sent) == 3:
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr(model.lanes, "_send", send_until_interrupted)
+    while model.sent[0]:
+        model.answer(0)
+    with pytest.raises(KeyboardInterrupt):
+        model.publish()
+    model.lanes.advance()
+    model.finish()
+    assert not model.failed
+    stored = [record for segment in sorted(model.stored) for record in model.stored[segment]]
+    assert sorted(record.number for record in stored) == list(range(16))
+    for key in KEYS[:-1]:
+        numbers = [record.number for record in stored if record.key == key]
+        assert numbers == sorted(numbers)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from types import FrameType, SimpleNamespace
+from typing import cast
 
 import pytest
 from confluent_kafka import KafkaError, Message
@@ -19,9 +24,9 @@ from anabranch_client.errors import (
     QueueFull,
     TopicRemoved,
 )
-from anabranch_client.lanes import LaneState
+from anabranch_client.lanes import Lanes, LaneState
 from anabranch_client.layout import Layout
-from anabranch_client.messages import DeliveryReport
+from anabranch_client.messages import DeliveryReport, PendingMessage
 from anabranch_client.producer import Producer
 from tests.controller.conftest import NOWHERE
 
@@ -194,6 +199,88 @@ def test_large_messages_are_bounded_until_each_report(kafka: AnsweringKafka) -> 
             producer.produce(bytes(600_000 - 500 - 3), b"key", lambda *_: waiting.append(producer._reports.bytes))
         assert producer.poll(60) == 4
     assert waiting == [1_800_000, 1_200_000, 600_000, 0]
+
+
+def test_interrupted_produce_still_reports(kafka: AnsweringKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def produce(topic: str, value: bytes, *details: object) -> None:
+        if value == b"refused":
+            raise TypeError("a wrong argument")
+        kafka.sent.append(cast(PendingMessage, details[-1]))
+        raise KeyboardInterrupt
+
+    reported: list[bytes | None] = []
+    producer = Producer(CONFIG, TOPIC)
+    monkeypatch.setattr(kafka, "produce", produce)
+    for value, error in ((b"accepted", KeyboardInterrupt), (b"refused", TypeError)):
+        with pytest.raises(error):
+            producer.produce(value, b"key", lambda _, delivery: reported.append(delivery.value))
+    assert (len(producer), producer.flush(60), len(producer)) == (1, 0, 0)
+    assert reported == [b"accepted"]
+    assert producer._lanes._active[0].in_flight == 0
+    producer.close()
+
+
+def test_interrupt_in_kafkas_report_comes_after_it(kafka: AnsweringKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush(timeout: float) -> None:
+        # A call without a Python frame of its own, as librdkafka's are.
+        offset = partial(signal.raise_signal, signal.SIGINT)
+        while kafka.sent:
+            kafka.sent.popleft()(None, cast(Message, SimpleNamespace(offset=offset)))
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        producer = Producer(CONFIG, TOPIC)
+        reported: list[bytes | None] = []
+        for value in (b"0", b"1"):
+            producer.produce(value, b"key", lambda _, delivery: reported.append(delivery.value))
+        monkeypatch.setattr(kafka, "flush", flush)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush(60)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert producer.poll() == 2
+        assert reported == [b"0", b"1"]
+        producer.close()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.process
+def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    # librdkafka's own broker, in this process; a signal whenever this process has used some milliseconds.
+    monkeypatch.setitem(module.PRODUCER_OPTIONS, "allow.auto.create.topics", True)
+    codes = {call.__code__ for call in (Producer.produce, Producer._send, Producer._settle, Lanes.submit)}
+    accepted: list[bytes] = []
+    doubtful: set[bytes] = set()
+    reported: list[bytes | None] = []
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code in codes:
+            raise KeyboardInterrupt
+
+    producer = Producer({**CONFIG, "test.mock.num.brokers": 1, "message.timeout.ms": 60_000}, TOPIC)
+    previous = signal.signal(signal.SIGVTALRM, interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
+    try:
+        while len(doubtful) < 20:
+            value = b"%d" % (len(accepted) + len(doubtful))
+            try:
+                producer.produce(
+                    value, b"key-%d" % (len(value) % 7), lambda _, delivery: reported.append(delivery.value)
+                )
+                accepted.append(value)
+            except KeyboardInterrupt:
+                doubtful.add(value)
+            except QueueFull:
+                pass
+            with suppress(KeyboardInterrupt):
+                producer.poll(0)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+    assert (producer.flush(), producer.close()) == (0, 0)
+    assert len(reported) == len(set(reported))
+    assert set(accepted) <= set(reported) <= set(accepted) | doubtful
+    assert (producer._reports.count, producer._reports.bytes) == (0, 0)
 
 
 def test_flush_waits_while_another_thread_reports(kafka: AnsweringKafka) -> None:

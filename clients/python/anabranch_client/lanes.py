@@ -13,6 +13,9 @@ sent again: `_lane_of` returns the oldest blocked lane of a hash. Segments witho
 
 A refusal may also concern the message itself, such as one too large. So a blocked lane is suspect until the layout or
 `resolve` has decided; if the segment takes messages, the refusals go to the application and the lane opens again.
+
+A signal handler may raise, as Ctrl-C does. CPython calls it after a call, at a function's begin and in a loop, so what
+belongs together stands in lines without these; `is_accepted` tells what a message in between has come to.
 """
 
 from __future__ import annotations
@@ -67,7 +70,10 @@ class Lanes:
         send: Callable[[LayoutSegment, PendingMessage], bool],
         report: Callable[[PendingMessage, AnabranchError], None],
     ) -> None:
-        """`send` begins to send to a segment, or returns False if that refuses at once; `report` ends a message."""
+        """`send` begins to send to a segment, or returns False if that refuses at once; `report` ends a message.
+
+        If `send` raises, `is_accepted` of the message tells whether it is on its way nevertheless.
+        """
         self._send, self._report = send, report
         self._lanes: dict[str, Lane] = {}
         self._active: list[Lane] = []
@@ -93,13 +99,18 @@ class Lanes:
         else:
             lane = self._active[bisect_right(self._starts, hash) - 1]
         record.lane = lane
-        if lane.state is not _OPEN:
-            lane.waiting.append(record)
-        elif self._send(lane.segment, record):
+        if lane.state is _OPEN:
             lane.in_flight += 1
-        else:
+            try:
+                if self._send(lane.segment, record):
+                    return
+            except BaseException:
+                lane.in_flight -= not record.is_accepted
+                raise
+            lane.in_flight -= 1
             self._block(lane, LaneState.SUSPECT)
-            lane.waiting.append(record)
+        record.is_accepted = True
+        lane.waiting += (record,)
 
     def delivered(self, lane: Lane) -> None:
         """Count the end of a message in flight that needs nothing more."""
@@ -139,14 +150,21 @@ class Lanes:
     def advance(self) -> None:
         """Send the messages of finished lanes to the segments of the layout, until nothing more can move."""
         while (lane := next((lane for lane in self.blocked if self._is_finished(lane)), None)) is not None:
-            self.blocked.remove(lane)
             self._lanes.pop(lane.segment.kafka_topic, None)
             self.resent += len(lane.refused)
-            records = [record for record, _ in lane.refused]
-            records += lane.waiting
-            lane.refused, lane.waiting = [], deque()
-            for record in sorted(records, key=lambda record: record.number):
-                self._resubmit(record)
+            records = deque(sorted([*(record for record, _ in lane.refused), *lane.waiting], key=_number))
+            lane.refused, lane.waiting = [], records
+            for record in records:
+                record.is_accepted = False
+            try:
+                self.blocked.remove(lane)
+                for record in records:
+                    self._resubmit(record)
+            except BaseException:
+                lane.waiting = deque(record for record in records if not record.is_accepted)
+                if lane not in self.blocked:
+                    self._block(lane, LaneState.SEALED)
+                raise
 
     def give_up(self, is_over: Callable[[PendingMessage], bool], error: Callable[[Lane], AnabranchError]) -> None:
         """Report those refused and waiting messages that are over."""
@@ -164,10 +182,14 @@ class Lanes:
         try:
             self.submit(record)
         except DeliveryError as error:
-            self._report(record, error)
+            self._end(record, error)
         except Exception as error:
             # Such as headers of a wrong type: the messages behind it go on.
-            self._report(record, DeliveryError(f"the message cannot be sent: {error!r}"))
+            self._end(record, DeliveryError(f"the message cannot be sent: {error!r}"))
+
+    def _end(self, record: PendingMessage, error: AnabranchError) -> None:
+        self._report(record, error)
+        record.is_accepted = True
 
     def _is_finished(self, lane: Lane) -> bool:
         return lane.state is LaneState.SEALED and not lane.in_flight and not self.layout.is_active(lane.segment)
@@ -210,3 +232,7 @@ class Lanes:
             if self._active[self._turn].state is LaneState.OPEN:
                 break
         return self._active[self._turn % len(self._active)]
+
+
+def _number(record: PendingMessage) -> int:
+    return record.number

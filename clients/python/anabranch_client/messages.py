@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -82,7 +81,7 @@ class PendingMessage(DeliveryReport):
     """A message until its delivery is reported; then the report itself, to save an object."""
 
     # Python's garbage collector visits each slot of each pending message again and again: as few as possible.
-    __slots__ = ("deadline", "error", "hash", "number", "on_delivery", "options", "outcomes", "size")
+    __slots__ = ("deadline", "error", "hash", "is_accepted", "number", "on_delivery", "options", "outcomes", "size")
     options: Mapping[str, Any] | None
     """Time stamp and headers; None without any."""
     on_delivery: OnDelivery | None
@@ -90,12 +89,14 @@ class PendingMessage(DeliveryReport):
     """Hash of the key; None without a key."""
     error: Any
     """Error of librdkafka for the last attempt to send it; of the report once it has ended. None: stored."""
+    is_accepted: bool
+    """True from the moment in which Kafka's client has it, or in which it waits for a segment."""
     number: int
     """Order of acceptance by the producer."""
     deadline: float
     """Time after which it is given up, on the clock `time.monotonic`."""
     size: int
-    outcomes: deque[PendingMessage]
+    outcomes: list[PendingMessage]
     """Messages that librdkafka has reported, in their order."""
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -30,24 +29,19 @@ from anabranch_client.errors import (
 )
 from anabranch_client.lanes import Lane, Lanes, LaneState
 from anabranch_client.layout import KeyHashes, LayoutSegment
-from anabranch_client.messages import (
-    Headers,
-    OnDelivery,
-    PendingMessage,
-    copied_headers,
-    size_of_headers,
-)
+from anabranch_client.messages import Headers, OnDelivery, PendingMessage, copied_headers, size_of_headers
 from anabranch_client.names import PARTITION
 from anabranch_client.probe import GONE, REFUSALS, SealProbe
-from anabranch_client.reports import Reports
+from anabranch_client.reports import Reports, wait_for_reports
 from anabranch_client.watch import LayoutWatch
 
 OVERHEAD_BYTES = 500
 """Counted for each message beside its key, value and headers."""
 TICK_SECONDS = 0.02
 """Longest wait in one call of librdkafka while messages wait for a layout or a probe."""
-PROBE_SECONDS = 0.5
-"""Time after an unanswered probe before the next one of the segment."""
+
+
+_OPEN = LaneState.OPEN
 
 
 class Producer:
@@ -69,14 +63,12 @@ class Producer:
             raise
         self._lock = threading.RLock()
         self._reports = Reports(self._lock)
-        self._outcomes: deque[PendingMessage] = deque()
+        self._outcomes: list[PendingMessage] = []
         """Messages that librdkafka has reported."""
         self._lanes = Lanes(layout, self._send, self._reports.fail_message)
         self._numbers = 0
         self._hashes = KeyHashes()
-        self._probe: SealProbe | None = None
-        self._probed: dict[str, float] = {}
-        """Earliest time of the next probe, by Kafka topic: never before the last one is answered."""
+        self._probe = SealProbe(self._settings.kafka, self._lanes, self._lock)
         self._timeouts_at = 0.0
         self._is_closed = False
 
@@ -117,10 +109,17 @@ class Producer:
             record.number = number = self._numbers
             record.deadline = time.monotonic() + settings.timeout_seconds
             record.outcomes = self._outcomes
-            self._lanes.submit(record)
+            record.is_accepted = False
             self._numbers = number + 1
             reports.count += 1
             reports.bytes += size
+            try:
+                self._lanes.submit(record)
+            except BaseException:
+                if not record.is_accepted:
+                    reports.count -= 1
+                    reports.bytes -= size
+                raise
 
     def poll(self, timeout: float = 0) -> int:
         """Call the reports that are due; return their number, 0 inside of a report.
@@ -189,15 +188,16 @@ class Producer:
             with self._lock:
                 self._follow_layout()
                 self._examine_lanes()
-        if self._probe is not None:
-            self._probe.poll()
-        if flush_seconds is None:
-            self._kafka.poll(timeout)
-        else:
-            self._kafka.flush(flush_seconds)
+        self._probe.poll()
+        if flush_seconds is not None:
+            wait_for_reports(self._kafka.flush, flush_seconds)
             if self._lanes.blocked or not self._reports.count:
                 # Nothing may be in flight: wait for a layout, a probe, or reports that another thread calls.
-                self._kafka.poll(TICK_SECONDS / 4)
+                wait_for_reports(self._kafka.poll, TICK_SECONDS / 4)
+        elif timeout:
+            wait_for_reports(self._kafka.poll, timeout)
+        else:
+            self._kafka.poll(0)
         if self._outcomes:
             self._settle()
         return self._reports.call_due()
@@ -233,15 +233,9 @@ class Producer:
 
     def _examine_lanes(self) -> None:
         """Probe suspect lanes, and give up messages that have waited for too long."""
+        self._lanes.advance()
+        self._probe.ask()
         now = time.monotonic()
-        for lane in tuple(self._lanes.blocked):
-            name = lane.segment.kafka_topic
-            if lane.state is LaneState.SUSPECT and not lane.in_flight and now > self._probed.get(name, 0.0):
-                # Only now, and one at a time: all refusals come before the answer, so none can be of a later seal.
-                self._probed[name] = float("inf")
-                if self._probe is None:
-                    self._probe = SealProbe(self._settings.kafka, self._probe_answered)
-                self._probe.ask(name)
         if now > self._timeouts_at:
             # Not in every call: it looks at all waiting messages.
             self._timeouts_at = now + TICK_SECONDS
@@ -250,44 +244,47 @@ class Producer:
     def _timeout_error(self, lane: Lane) -> DeliveryError:
         return successor_timeout(self.topic, lane.segment.id, self._watch.error)
 
-    def _probe_answered(self, kafka_topic: str, is_sealed: bool | None) -> None:
-        with self._lock:
-            if is_sealed is None:
-                self._probed[kafka_topic] = time.monotonic() + PROBE_SECONDS
-                return
-            self._probed.pop(kafka_topic, None)
-            for lane in tuple(self._lanes.blocked):
-                if lane.segment.kafka_topic == kafka_topic and not lane.in_flight:
-                    self._lanes.resolve(lane, is_sealed)
-
     def _send(self, segment: LayoutSegment, record: PendingMessage) -> bool:
+        # If a signal raises, then after `produce` has returned: nothing before it could.
+        record.is_accepted = True
         try:
             if record.options is None:
                 self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record)
             else:
                 self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record, **record.options)
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code in GONE:
+        except Exception as error:
+            record.is_accepted = False
+            if not isinstance(error, KafkaException):
+                raise
+            if error.args[0].code() in GONE:
                 return False
             raise delivery_error(error.args[0]) from error
         return True
 
     def _settle(self) -> None:
         """Take librdkafka's reports, in their order."""
-        outcomes, blocked, end_message = self._outcomes, self._lanes.blocked, self._reports.end_message
+        ended = self._reports.ended
         with self._lock:
-            while outcomes:
-                record = outcomes.popleft()
-                if record.error is not None:
-                    self._settle_failure(record, record.error)
-                    continue
-                if blocked:
-                    self._lanes.delivered(record.lane)
-                else:
-                    # All lanes are open: no call for every message.
-                    record.lane.in_flight -= 1
-                end_message(record)
+            records, first, index = self._outcomes[:], 0, 0
+            try:
+                for record in records:
+                    # No call in the lines of a stored message: see the theory in `lanes`.
+                    lane, error = record.lane, record.error
+                    index += 1
+                    if error is None:
+                        lane.in_flight -= 1
+                        if lane.state is _OPEN or lane.in_flight:
+                            continue
+                        ended += records[first:index]
+                        first = index
+                        self._lanes.advance()
+                    else:
+                        ended += records[first : index - 1]
+                        first = index
+                        self._settle_failure(record, error)
+            finally:
+                ended += records[first:index]
+                del self._outcomes[:index]
 
     def _settle_failure(self, record: PendingMessage, error: KafkaError) -> None:
         is_refused = error.code() in REFUSALS

@@ -6,8 +6,10 @@ would end the process.
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections import deque
+from collections.abc import Callable
+from types import FrameType
 
 from anabranch_client.errors import AnabranchError
 from anabranch_client.messages import PendingMessage
@@ -23,10 +25,8 @@ class Reports:
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self._ended: deque[PendingMessage] = deque()
-        """Messages whose reports have not been called."""
-        self.end_message = self._ended.append
-        """End a stored message; its report follows."""
+        self.ended: list[PendingMessage] = []
+        """Messages whose reports have not been called; a stored one is appended when it ends."""
         self._callers: set[int] = set()
         """Threads that are calling reports."""
         self._calling = 0
@@ -42,7 +42,7 @@ class Reports:
     @property
     def unfinished(self) -> int:
         """Number of messages that have not ended."""
-        return self.count - len(self._ended)
+        return self.count - len(self.ended)
 
     @property
     def unreported(self) -> int:
@@ -59,16 +59,16 @@ class Reports:
     def fail_message(self, record: PendingMessage, error: AnabranchError) -> None:
         """End a message that was not stored; its report follows."""
         record.error, record.offset = error, None
-        self._ended.append(record)
+        self.ended.append(record)
 
     def call_due(self) -> int:
         """Call the reports that are due, unless this thread is inside of one; return their number."""
         thread, called = threading.get_ident(), 0
-        if not self._ended or thread in self._callers:
+        if not self.ended or thread in self._callers:
             return 0
         self._callers.add(thread)
         try:
-            while self._ended:
+            while self.ended:
                 called += self._call_chunk()
         finally:
             self._callers.discard(thread)
@@ -77,16 +77,16 @@ class Reports:
     def _call_chunk(self) -> int:
         """Call some reports; those behind one that raises are due again."""
         with self._lock:
-            records = [self._ended.popleft() for _ in range(min(len(self._ended), CHUNK))]
+            records = self.ended[:CHUNK]
             size = sum([record.size for record in records])
             if size > CHUNK_BYTES:
-                self._ended.extendleft(reversed(records[1:]))
-                del records[1:]
-                size = records[0].size
-            self.count -= len(records)
+                records, size = records[:1], records[0].size
+            count, called = len(records), 0
+            # No call in these lines: a signal could raise after it.
+            del self.ended[:count]
+            self.count -= count
             self.bytes -= size
-            self._calling += len(records)
-        called = 0
+            self._calling += count
         try:
             for record in records:
                 called += 1
@@ -94,9 +94,35 @@ class Reports:
                     report(record.error, record)
         finally:
             with self._lock:
-                self._calling -= len(records)
-                for record in reversed(records[called:]):
-                    self._ended.appendleft(record)
-                    self.count += 1
-                    self.bytes += record.size
+                self._calling -= count
+                left = records[called:]
+                self.ended[:0] = left
+                self.count += len(left)
+                self.bytes += sum([record.size for record in left])
         return called
+
+
+def wait_for_reports(wait: Callable[[float], object], seconds: float) -> None:
+    """Wait in librdkafka. Ctrl-C raises, but not inside of a report, which librdkafka would not repeat.
+
+    Handlers of the application are left alone.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        wait(seconds)
+        return
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if frame is None or frame.f_code is not PendingMessage.__call__.__code__:
+            raise KeyboardInterrupt
+        interrupted = True
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        wait(seconds)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupted:
+        raise KeyboardInterrupt
