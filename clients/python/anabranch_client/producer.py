@@ -39,8 +39,8 @@ OVERHEAD_BYTES = 500
 """Counted for each message beside its key, value and headers."""
 TICK_SECONDS = 0.02
 """Longest wait in one call of librdkafka while messages wait for a layout or a probe."""
-
-
+SETTLED_AT_ONCE = 1_000
+"""Most messages that end before their reports are called: the front of a long list is expensive to remove."""
 _OPEN = LaneState.OPEN
 
 
@@ -83,6 +83,7 @@ class Producer:
         """Begin to send a message; messages of a key are stored in the order of these calls.
 
         `timestamp` in milliseconds, 0: now. Raises `QueueFull` (a `BufferError`), `MessageTooLarge`, `TopicRemoved`.
+        If Ctrl-C interrupts it, the message may have been accepted; then its report follows.
         """
         # Called for every message, so nothing is done here that the usual one does not need.
         key = key.encode() if isinstance(key, str) else key
@@ -198,9 +199,11 @@ class Producer:
             wait_for_reports(self._kafka.poll, timeout)
         else:
             self._kafka.poll(0)
-        if self._outcomes:
+        called = 0
+        while self._outcomes:
             self._settle()
-        return self._reports.call_due()
+            called += self._reports.call_due()
+        return called + self._reports.call_due()
 
     def _flush_fully(self, timeout: float) -> Exception | None:
         """Flush, although reports raise; return what the last one raised."""
@@ -265,7 +268,7 @@ class Producer:
         """Take librdkafka's reports, in their order."""
         ended = self._reports.ended
         with self._lock:
-            records, first, index = self._outcomes[:], 0, 0
+            records, first, index = self._outcomes[:SETTLED_AT_ONCE], 0, 0
             try:
                 for record in records:
                     # No call in the lines of a stored message: see the theory in `lanes`.

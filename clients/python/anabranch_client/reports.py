@@ -107,8 +107,8 @@ def wait_for_reports(wait: Callable[[float], object], seconds: float) -> None:
 
     Handlers of the application are left alone.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or (handler := signal.getsignal(signal.SIGINT)) is not signal.default_int_handler:
         wait(seconds)
         return
     interrupted = False
