@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from tests.client.scalable_topic import ScalableTopic
 from tests.controller.processes import ControllerProcess
 
 SEGMENTS, KEYS, VALUE = 4, [f"key-{number}" for number in range(2_000)], b"v" * 100
+HASHES = {key: key_hash(key.encode()) for key in KEYS}
 FAIR = {"linger.ms": 5, "queue.buffering.max.messages": 100_000}
 SEAL_RATE, SEALS = 2_000, 8
 SUBSCRIPTION, PLAIN = "reader", "plain"
@@ -174,44 +175,59 @@ def _rate_of_reading(messages: int, consume: Callable[[], list[Any]], acknowledg
 
 def _delays_by_seals(topic: ScalableTopic, seals: int) -> dict[str, float]:
     """Milliseconds from `produce` to the report while segments split, of their keys and of all others."""
-    affected, others, resent = [], [], 0
+    calm: list[float] = []
+    delays: dict[bool, list[float]] = {True: [], False: []}
+    worst: dict[bool, list[float]] = {True: [], False: []}
     with Producer(topic.config() | {"linger.ms": 1}, topic.name) as producer, ThreadPoolExecutor(1) as splitting:
         for _ in range(seals):
             parent = topic.active()[0]
             hashes = range(parent["hashRange"]["start"], parent["hashRange"]["end"] + 1)
-            delays: dict[bool, list[float]] = {True: [], False: []}
-            _produce_steadily(producer, 0.5, hashes, delays)
-            calm = max(delays[True])
-            split = splitting.submit(topic.split, parent["segmentId"])
-            _produce_steadily(producer, 1.0, hashes, delays)
-            split.result()
-            producer.flush()
-            affected.append(max(delays[True]))
-            others.append(max(delays[False]))
-            print(f"seal: before {calm:.0f} ms, affected {affected[-1]:.0f} ms, others {others[-1]:.0f} ms", flush=True)
+            calm += _produce_steadily(producer, hashes, 1.0)[True]
+            during = _produce_steadily(producer, hashes, 0.5, splitting.submit(topic.split, parent["segmentId"]))
+            for is_affected, values in during.items():
+                delays[is_affected] += values
+                worst[is_affected].append(max(values))
+            print(f"seal: affected {worst[True][-1]:.0f} ms, others {worst[False][-1]:.0f} ms", flush=True)
         resent = producer.resent
     return {
         "seals": seals,
         "resent": resent,
-        "affected_median_ms": round(statistics.median(affected)),
-        "affected_most_ms": round(max(affected)),
-        "others_median_ms": round(statistics.median(others)),
-        "others_most_ms": round(max(others)),
+        **_spread("calm", calm),
+        **_spread("affected", delays[True]),
+        "affected_worst_of_a_seal_median_ms": round(statistics.median(worst[True])),
+        **_spread("others", delays[False]),
+        "others_worst_of_a_seal_median_ms": round(statistics.median(worst[False])),
     }
 
 
-def _produce_steadily(producer: Producer, seconds: float, hashes: range, delays: dict[bool, list[float]]) -> None:
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    ranks = statistics.quantiles(values, n=100)
+    return {f"{name}_p50_ms": round(ranks[49], 1), f"{name}_p99_ms": round(ranks[98], 1)}
+
+
+def _produce_steadily(
+    producer: Producer, hashes: range, seconds: float, split: Future[None] | None = None
+) -> dict[bool, list[float]]:
+    """Milliseconds of each message, by whether `hashes` has its key; goes on for `seconds` after a split has ended."""
+    delays: dict[bool, list[float]] = {True: [], False: []}
     began, number = time.perf_counter(), 0
-    while (now := time.perf_counter()) < began + seconds:
+    end = None if split else began + seconds
+    while end is None or time.perf_counter() < end:
+        now = time.perf_counter()
+        if end is None and split is not None and split.done():
+            split.result()
+            end = now + seconds
         while number < (now - began) * SEAL_RATE:
             key = KEYS[number % len(KEYS)]
             number += 1
-            mine = delays[key_hash(key.encode()) in hashes]
+            mine = delays[HASHES[key] in hashes]
             sent = time.perf_counter()
             producer.produce(
                 VALUE, key, lambda _, __, mine=mine, sent=sent: mine.append(1_000 * (time.perf_counter() - sent))
             )
         producer.poll(0.001)
+    producer.flush()
+    return delays
 
 
 def _memory_of_full_producer(topic: ScalableTopic) -> dict[str, int]:

@@ -258,10 +258,10 @@ def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
 
     producer = Producer({**CONFIG, "test.mock.num.brokers": 1, "message.timeout.ms": 60_000}, TOPIC)
-    previous = signal.signal(signal.SIGVTALRM, interrupt)
+    signal.signal(signal.SIGVTALRM, interrupt)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
     try:
-        while len(doubtful) < 20:
+        while len(doubtful) < 10:
             value = b"%d" % (len(accepted) + len(doubtful))
             try:
                 producer.produce(
@@ -276,7 +276,8 @@ def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) 
                 producer.poll(0)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, previous)
+        # Not its default: a late signal would end the process.
+        signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
     assert (producer.flush(), producer.close()) == (0, 0)
     assert len(reported) == len(set(reported))
     assert set(accepted) <= set(reported) <= set(accepted) | doubtful

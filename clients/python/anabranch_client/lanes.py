@@ -165,6 +165,7 @@ class Lanes:
                 if lane not in self.blocked:
                     self._block(lane, LaneState.SEALED)
                 raise
+            lane.waiting = deque()
 
     def give_up(self, is_over: Callable[[PendingMessage], bool], error: Callable[[Lane], AnabranchError]) -> None:
         """Report those refused and waiting messages that are over."""
