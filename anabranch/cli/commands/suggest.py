@@ -72,6 +72,7 @@ def suggest_command(
     from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows, table_text
     from anabranch.simulation.backtest.suggesting import split_in_time, suggest
     from anabranch.simulation.backtest.trying import open_trials
+    from anabranch.simulation.backtest.workers import WorkerLost
 
     check_report(output, file)
     matching = 0
@@ -87,8 +88,11 @@ def suggest_command(
         searched, unseen = split if split is not None else (history, None)
         processes = len(os.sched_getaffinity(0)) if history.loads > MUCH else 1
         progress = _print_progress if sys.stderr.isatty() else lambda *_: None
-        with open_trials(searched, unseen, processes) as trials:
-            suggestion = suggest(trials, budget, max_reversals, seed, progress, unseen is not None)
+        try:
+            with open_trials(searched, unseen, processes, seed) as trials:
+                suggestion = suggest(trials, budget, max_reversals, seed, progress, unseen is not None)
+        except WorkerLost as error:
+            raise click.ClickException(f"{error} Fewer topics need less: --most-topics, --topics") from error
     best = suggestion.best if suggestion.is_confirmed is not False else None
     settings = context.settings
     changed = {} if best is None else differences(history.ran, best.policy)

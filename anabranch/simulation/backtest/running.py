@@ -260,7 +260,7 @@ def _result(
     policies: Mapping[str, ConfiguredPolicy],
 ) -> TopicResult:
     record = prepared.record
-    counts = {RECORD: _counts_on_record(prepared)}
+    counts = {RECORD: counts_on_record(prepared)}
     guesses: dict[str, Guessed] = {}
     with_record: Agreement | None = None
     for name, outcome in outcomes.items():
@@ -327,7 +327,7 @@ def _actions_of(outcome: Outcome, index: int, later_ms: int) -> list[tuple[int, 
     ]
 
 
-def _counts_on_record(prepared: Prepared) -> dict[str, float]:
+def counts_on_record(prepared: Prepared) -> dict[str, float]:
     """Return the counts of the recorded actions, by the keys of a simulation."""
     record, begin, end = prepared.record, prepared.record.counted_from, prepared.record.ends_at
     actions = _actions_on_record(record)

@@ -121,12 +121,11 @@ def suggest(
     `max_reversals`: None: as many as today's policy has.
     """
     chance, has_buckets = random.Random(seed), trials.has_buckets()
-    scope: Scope = "sample" if trials.is_sampled else "searched"
-    part = None if max_reversals is None else -(-max_reversals * trials.sample // max(1, trials.topics))
-    suggestion = _begun(trials, scope, {}, part)
+    scope: Scope = "sample" if trials.sample else "searched"
+    suggestion = _begun(trials, scope, {}, max_reversals)
     while (tried := len(suggestion.tried) - 1) < budget:
         progress(tried, budget)
-        size = min(2 * ROUND if trials.is_sampled else ROUND, budget - tried)
+        size = min(2 * ROUND if trials.sample else ROUND, budget - tried)
         # The first half is anywhere, the second near the frontier.
         near = suggestion.frontier or [suggestion.today]
         drawn = {
@@ -136,7 +135,7 @@ def suggest(
             for number in range(size)
         }
         suggestion.tried += trials.run(scope, drawn)
-    if trials.is_sampled:
+    if trials.sample:
         best = {policy.name: policy.policy for policy in finalists(suggestion)}
         suggestion = _begun(trials, "searched", best, max_reversals)
         suggestion.sampled = trials.sample

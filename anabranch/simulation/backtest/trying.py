@@ -1,25 +1,26 @@
 """Policies tried on the topics of a history: on a sample of them, on all, and on unseen time.
 
-Stage: above `running`, under `suggesting`. Each process prepares its share of the topics once, and is then asked for
-sums: they are whole numbers, so they do not depend on the number of processes. On the sample a step is a whole tick,
-which is enough to compare policies.
+Stage: above `running` and `workers`, under `suggesting`. Each process prepares its share of the topics once, and is
+then asked for sums: they are whole numbers, so they do not depend on the number of processes. Half of the sample are
+the topics with the longest time over thresholds or the most sealed segments; the others stand for those left out. On
+the sample a step is a whole tick, which is enough to compare policies.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
-from multiprocessing import get_context
+from itertools import chain, zip_longest
+from random import Random
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from anabranch.simulation.backtest.assumptions import Guessed, together
 from anabranch.simulation.backtest.reading import History
-from anabranch.simulation.backtest.running import Prepared, guessed_of, prepared_part, simulated
+from anabranch.simulation.backtest.running import Prepared, counts_on_record, guessed_of, prepared_part, simulated
+from anabranch.simulation.backtest.workers import Worker
 from engine.autoscale.topics import ConfiguredPolicy
 
 SAMPLE = 24
@@ -70,37 +71,54 @@ class PolicySums(NamedTuple):
     guessed: Guessed
 
 
+class Trouble(NamedTuple):
+    """What a topic has on record for the searched time."""
+
+    minutes_over: float
+    sealed: int
+    """Segments sealed by splits and merges."""
+
+
 class Share:
     """Prepared topics of one process."""
 
-    def __init__(
-        self, searched: History, unseen: History | None, keys: Collection[TopicKey], sample: Collection[TopicKey]
-    ) -> None:
+    def __init__(self, searched: History, unseen: History | None, keys: Collection[TopicKey]) -> None:
         """Prepare topics. Raises what Delta raises."""
-        topics = _prepared(searched, keys)
-        self._scopes: dict[Scope, tuple[History, Sequence[Prepared]]] = {
-            "sample": (searched, [topic for key, topic in topics if key in sample]),
-            "searched": (searched, [topic for _, topic in topics]),
-        }
+        self._scopes = {"searched": (searched, _prepared(searched, keys))}
         if unseen is not None:
-            self._scopes["unseen"] = unseen, [topic for _, topic in _prepared(unseen, keys)]
+            self._scopes["unseen"] = unseen, _prepared(unseen, keys)
+
+    def troubles(self) -> dict[str, Trouble]:
+        """Return the troubles of each topic, by its name; of a topic that was created anew those of all its lives."""
+        troubles: dict[str, Trouble] = {}
+        for topic in self._scopes["searched"][1]:
+            before, counts = troubles.get(topic.record.name, Trouble(0.0, 0)), counts_on_record(topic)
+            troubles[topic.record.name] = Trouble(
+                before.minutes_over + counts["minutesOverThreshold"], before.sealed + int(counts["sealedSegments"])
+            )
+        return troubles
 
     def has_buckets(self) -> bool:
         """Return True if a topic ever had entry buckets."""
         topics = self._scopes["searched"][1]
         return any(announced.layout.has_buckets for topic in topics for announced in topic.record.announced)
 
-    def count(self, scope: Scope, policies: Mapping[str, ConfiguredPolicy]) -> dict[str, PolicySums]:
-        """Simulate the topics under each policy."""
-        history, prepared = self._scopes[scope]
+    def count(
+        self, scope: Scope, policies: Mapping[str, ConfiguredPolicy], sample: Mapping[str, int]
+    ) -> dict[str, PolicySums]:
+        """Simulate the topics under each policy; `sample`: see `drawn_sample`."""
+        history, prepared = self._scopes["searched" if scope == "sample" else scope]
+        if scope == "sample":
+            prepared = [topic for topic in prepared if topic.record.name in sample]
         sums = {name: np.zeros(6, np.int64) for name in policies}
         guesses: dict[str, list[Guessed]] = {name: [] for name in policies}
         step_ms = history.tick_ms if scope == "sample" else history.step_ms
         for group, outcomes in simulated(history, prepared, policies, step_ms):
+            weights = np.array([sample[topic.record.name] if scope == "sample" else 1 for topic in group])
             for name, outcome in outcomes.items():
                 counted = (outcome.splits, outcome.merges, outcome.reversals)
                 times = (outcome.segment_ms, outcome.over_ms, outcome.waiting_ms)
-                sums[name] += [column.sum() for column in (*counted, *times)]
+                sums[name] += [(column * weights).sum() for column in (*counted, *times)]
                 if scope != "sample":
                     guesses[name] += (
                         guessed_of(history, topic, index, outcome, policies[name]) for index, topic in enumerate(group)
@@ -111,80 +129,76 @@ class Share:
 class Trials:
     """The topics of all processes; see `open_trials`."""
 
-    def __init__(self, ran: ConfiguredPolicy, topics: int, sample: int, shares: Share | Sequence[Any]) -> None:
-        """`shares`: topics of this process, or the pools that hold them."""
-        self.ran, self.topics, self.sample, self._shares = ran, topics, sample, shares
+    def __init__(self, ran: ConfiguredPolicy, topics: int, shares: Share | Sequence[Worker], seed: int) -> None:
+        """`shares`: topics of this process, or the workers that hold them; `seed`: of the sample."""
+        self.ran, self.topics, self._shares = ran, topics, shares
+        self._sample: Mapping[str, int] = {}
+        if topics > SAMPLE:
+            troubles = {name: trouble for share in self._ask("troubles") for name, trouble in share.items()}
+            self._sample = drawn_sample(troubles, seed)
 
     @property
-    def is_sampled(self) -> bool:
-        """Return True if the sample is not all of the topics."""
-        return self.sample < self.topics
+    def sample(self) -> int:
+        """Return the number of topics that policies are compared on first; 0: there is no sample."""
+        return len(self._sample)
 
     def has_buckets(self) -> bool:
         """Return True if a topic ever had entry buckets."""
         return any(self._ask("has_buckets"))
 
     def run(self, scope: Scope, policies: Mapping[str, ConfiguredPolicy]) -> list[Tried]:
-        """Return the results of each policy. Scope `sample` reports no confidence."""
-        shares: list[dict[str, PolicySums]] = self._ask("count", scope, dict(policies))
+        """Return the results of each policy. Scope `sample` estimates those of all topics, without confidence."""
+        shares: list[dict[str, PolicySums]] = self._ask("count", scope, dict(policies), self._sample)
         return [_tried(name, policy, [counts[name] for counts in shares]) for name, policy in policies.items()]
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
         if isinstance(self._shares, Share):
             return [getattr(self._shares, method)(*arguments)]
-        answers = [pool.apply_async(_answer, (method, *arguments)) for pool in self._shares]
-        return [answer.get() for answer in answers]
+        for worker in self._shares:
+            worker.ask(method, *arguments)
+        return [worker.answer() for worker in self._shares]
+
+
+def drawn_sample(troubles: Mapping[str, Trouble], seed: int) -> dict[str, int]:
+    """Return the topics of a sample, each with the number of topics that it stands for.
+
+    Up to half are the topics in most trouble, by time and by sealed segments in turns; the others are drawn.
+    """
+    rankings = [
+        sorted(
+            (name for name in troubles if troubles[name][measure]), key=lambda name: (-troubles[name][measure], name)
+        )
+        for measure in range(len(Trouble._fields))
+    ]
+    worst = [name for name in dict.fromkeys(chain(*zip_longest(*rankings))) if name is not None]
+    certain = dict.fromkeys(worst[: SAMPLE // 2], 1)
+    left = sorted(troubles.keys() - certain)
+    each = max(1, -(-len(left) // (SAMPLE - len(certain))))
+    return certain | dict.fromkeys(Random(seed).sample(left, -(-len(left) // each)), each)
 
 
 @contextmanager
-def open_trials(searched: History, unseen: History | None, processes: int = 1) -> Iterator[Trials]:
-    """Prepare the topics of a history, in shares for so many processes. Raises what Delta raises."""
-    order = [(number, name) for number, part in enumerate(searched.parts) for name in part]
-    sample = order[:: max(1, -(-len(order) // SAMPLE))]
-    dealt = sorted(order, key=lambda key: key not in set(sample))
-    with ExitStack() as pools:
-        shares: Share | list[Any]
-        if processes == 1:
-            shares = Share(searched, unseen, dealt, sample)
-        else:
-            # Spawned: a process that has threads, as those of Arrow are, must not be forked.
-            works = [(searched, unseen, dealt[number::processes], sample) for number in range(processes)]
-            shares = [pools.enter_context(get_context("spawn").Pool(1, _begin, work)) for work in works]
-        yield Trials(searched.ran, len(order), len(sample), shares)
+def open_trials(searched: History, unseen: History | None, processes: int = 1, seed: int = 1) -> Iterator[Trials]:
+    """Prepare the topics of a history, in shares for so many processes.
 
-
-_work: tuple[Any, ...]
-
-
-def _begin(*work: Any) -> None:
-    """Set up a worker process: keep its work, and leave Ctrl-C to the main process."""
-    global _work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _work = work
-
-
-@cache
-def _share() -> Share:
-    """Prepare the topics of this process when it is first asked.
-
-    A pool would replace a worker that fails in its initializer, again and again.
+    Raises what Delta raises, and `WorkerLost`, also from the block.
     """
-    return Share(*_work)
+    keys = [(number, name) for number, part in enumerate(searched.parts) for name in part]
+    with ExitStack() as workers:
+        shares: Share | list[Worker]
+        if processes == 1:
+            shares = Share(searched, unseen, keys)
+        else:
+            dealt = [keys[number::processes] for number in range(processes)]
+            shares = [workers.enter_context(Worker(Share, searched, unseen, share)) for share in dealt]
+        yield Trials(searched.ran, len(keys), shares, seed)
 
 
-def _answer(method: str, *arguments: Any) -> Any:
-    return getattr(_share(), method)(*arguments)
-
-
-def _prepared(history: History, keys: Collection[TopicKey]) -> list[tuple[TopicKey, Prepared]]:
+def _prepared(history: History, keys: Collection[TopicKey]) -> list[Prepared]:
     names: dict[int, set[str]] = {}
     for number, name in keys:
         names.setdefault(number, set()).add(name)
-    return [
-        ((number, topic.record.name), topic)
-        for number in sorted(names)
-        for topic in prepared_part(history, number, names[number])
-    ]
+    return [topic for number in sorted(names) for topic in prepared_part(history, number, names[number])]
 
 
 def _tried(name: str, policy: ConfiguredPolicy, parts: Sequence[PolicySums]) -> Tried:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from random import Random
 
@@ -27,7 +29,8 @@ from anabranch.simulation.backtest.suggesting import (
     split_in_time,
     suggest,
 )
-from anabranch.simulation.backtest.trying import Tried, open_trials
+from anabranch.simulation.backtest.trying import SAMPLE, Share, Trials, Tried, Trouble, drawn_sample, open_trials
+from anabranch.simulation.backtest.workers import Worker, WorkerLost
 from engine.autoscale.topics import ConfiguredPolicy
 from tests.simulation.backtest.really import MINUTE, Seeded, really_run
 
@@ -181,10 +184,47 @@ def test_best_of_a_sample_are_tried_on_all_topics(lake, tmp_path, monkeypatch):
         (part,) = trials.run("sample", {"today": whole.ran})
     assert (everything.sampled, sampled.sampled, everything.policies, sampled.policies) == (0, 1, 5, 5)
     assert sampled.today == everything.today
-    assert 0 < part.segment_hours < sampled.today.segment_hours
+    # The one topic of the sample stands for both.
+    assert 0 < part.segment_hours / 2 < sampled.today.segment_hours
     # The first round is drawn before anything was tried, so both searches draw the same policies.
     results = {policy.name: policy for policy in everything.tried}
     assert all(policy == results[policy.name] for policy in sampled.tried)
+
+
+FLEET = {f"t{number:03}": Trouble(0.0, number % 3) for number in range(200)}
+
+
+@given(st.integers(0, 2**32 - 1), st.sets(st.sampled_from(sorted(FLEET)), min_size=12, max_size=12))
+def test_sample_has_the_topics_in_most_trouble(seed, names):
+    over, acting = sorted(names)[:6], sorted(names)[6:]
+    troubles = FLEET | {name: Trouble(60.0, 0) for name in over} | {name: Trouble(0.5, 90) for name in acting}
+    sample = drawn_sample(troubles, seed)
+    assert len(sample) == SAMPLE
+    assert {name for name, number in sample.items() if number == 1} == names
+    # Each of the other twelve stands for sixteen of the 188 topics that are in no trouble, or more.
+    assert sorted(sample.values()) == [1] * 12 + [16] * 12
+    assert sample == drawn_sample(dict(reversed(troubles.items())), seed)
+
+
+def test_sample_is_drawn_by_seed():
+    assert len({tuple(drawn_sample(FLEET, seed)) for seed in range(20)}) == 20
+    assert drawn_sample({"t": Trouble(0.0, 0)}, 1) == {"t": 1}
+
+
+def test_topic_of_a_sample_counts_for_those_it_stands_for(lake, tmp_path):
+    whole = open_history(lake, tmp_path, None, None, None, NONE)
+    share = Share(whole, None, [(0, name) for name in whole.parts[0]])
+    troubles = share.troubles()
+    assert troubles.keys() == set(whole.parts[0])
+    assert all(trouble.sealed > 0 for trouble in troubles.values())
+    first, second = (
+        [share.count("sample", {"today": whole.ran}, {name: number})["today"] for number in (1, 3)]
+        for name in whole.parts[0]
+    )
+    for alone, three in (first, second):
+        assert 0 < 3 * alone.segment_ms == three.segment_ms
+    both = share.count("sample", {"today": whole.ran}, dict.fromkeys(whole.parts[0], 1))["today"]
+    assert both.segment_ms == first[0].segment_ms + second[0].segment_ms
 
 
 def test_sample_counts_a_topic_that_ends_within_a_tick(lake, tmp_path):
@@ -205,6 +245,51 @@ def test_processes_share_topics_and_try_as_one_does(lake, tmp_path):
             results.append((trials.has_buckets(), trials.run("searched", {"today": whole.ran})))
     assert results[0] == results[1]
     assert results[0][1][0].segment_hours > 0
+
+
+class Mortal:
+    """Subject of a worker that is killed while it works."""
+
+    def name(self):
+        return "mortal"
+
+    def fail(self):
+        raise LookupError("of the worker")
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.process
+def test_worker_killed_at_work_is_an_error():
+    with Worker(Mortal) as worker:
+        worker.ask("name")
+        assert worker.answer() == "mortal"
+        worker.ask("fail")
+        with pytest.raises(LookupError, match="of the worker"):
+            worker.answer()
+        worker.ask("die")
+        with pytest.raises(WorkerLost, match=f"process {worker.pid} was killed by signal 9 before its answer"):
+            worker.answer()
+        with pytest.raises(WorkerLost, match="signal 9"):
+            worker.ask("name")
+
+
+@pytest.mark.process
+def test_suggest_ends_when_a_worker_is_killed(lake, tmp_path, monkeypatch):
+    def kill_one_and_run(trials, *arguments):
+        os.kill(trials._shares[1].pid, signal.SIGKILL)
+        return run(trials, *arguments)
+
+    run = Trials.run
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n')
+    monkeypatch.setattr("anabranch.cli.commands.suggest.MUCH", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(Trials, "run", kill_one_and_run)
+    result = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), "suggest", "--budget", "2"])
+    assert result.exit_code == 1
+    assert "was killed by signal 9 before its answer" in result.output
+    assert "--most-topics" in result.output
 
 
 @given(st.integers(0, 2**32 - 1))

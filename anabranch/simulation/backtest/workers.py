@@ -1,0 +1,82 @@
+"""Processes that prepare a subject once and answer requests about it; one that is killed ends the run.
+
+Stage: under `trying`. A `multiprocessing.Pool` replaces a killed worker, and waits for its answer for ever.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from traceback import format_exc
+from typing import Any
+
+
+class WorkerLost(RuntimeError):
+    """A worker ended without an answer; the message says how."""
+
+
+class Worker:
+    """A process; a context manager that ends it."""
+
+    def __init__(self, prepare: Callable[..., Any], *arguments: Any) -> None:
+        """`prepare(*arguments)` makes the subject, in the worker, before its first answer."""
+        # Spawned: a process that has threads, as those of Arrow are, must not be forked.
+        context = get_context("spawn")
+        self._connection, of_worker = context.Pipe()
+        self._process = context.Process(target=_serve, args=(of_worker, prepare, arguments), daemon=True)
+        self._process.start()
+        of_worker.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join()
+        self._connection.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Return the number of the process."""
+        return self._process.pid
+
+    def ask(self, method: str, *arguments: Any) -> None:
+        """Have a method of the subject called; `answer` waits for what it returns. Raises `WorkerLost`."""
+        try:
+            self._connection.send((method, arguments))
+        except OSError as error:
+            raise self._lost() from error
+
+    def answer(self) -> Any:
+        """Return the answer to the last request, or raise the exception that the method raised, or `WorkerLost`."""
+        try:
+            result, error, trace = self._connection.recv()
+        except (EOFError, OSError) as ended:
+            raise self._lost() from ended
+        if error is not None:
+            raise error from RuntimeError(trace)
+        return result
+
+    def _lost(self) -> WorkerLost:
+        self._process.join()
+        code = self._process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return WorkerLost(f"process {self.pid} {how} before its answer; was there too little memory for it?")
+
+
+def _serve(connection: Connection, prepare: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Answer requests until the other end is closed; Ctrl-C is for the main process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    subject = None
+    while True:
+        try:
+            method, of_method = connection.recv()
+        except EOFError:
+            return
+        try:
+            subject = prepare(*arguments) if subject is None else subject
+            connection.send((getattr(subject, method)(*of_method), None, ""))
+        except Exception as error:
+            connection.send((None, error, format_exc()))
