@@ -227,8 +227,9 @@ def test_topic_of_a_sample_counts_for_those_it_stands_for(lake, tmp_path):
     assert both.segment_ms == first[0].segment_ms + second[0].segment_ms
 
 
-def test_sample_counts_a_topic_that_ends_within_a_tick(lake, tmp_path):
+def test_sample_counts_a_topic_that_ends_within_a_tick(lake, tmp_path, monkeypatch):
     """As one does that was deleted soon after the beginning of a search with time recorded before it."""
+    monkeypatch.setattr("anabranch.simulation.backtest.trying.SAMPLE", 1)
     whole = open_history(lake, tmp_path, None, None, None, NONE)
     begin = whole.began_at + 30 * MINUTE
     with open_trials(whole.between(begin, begin + 2 * whole.step_ms), None) as trials:
