@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from queue import Empty
 
 from deltalake.exceptions import DeltaError
@@ -26,6 +26,8 @@ from schemas.printable import printable
 log = logging.getLogger(__name__)
 
 LAKE_ERRORS = (DeltaError, OSError)
+PAUSE = timedelta(minutes=2)
+"""A first round that finds a row pending for longer than its rule's `for` by this much comes after a pause."""
 
 
 def utc_now() -> datetime:
@@ -85,10 +87,12 @@ class Evaluator:
         self._record.check()
         self.settle()
         changed: list[tuple[Alert, Rule | None, Sequence[str]]] = []
+        lapsed = set() if self.rounds else {alert.key for alert in self.alerts if self._is_of_before_pause(alert, now)}
+        changed += [(end_alert(self._record.alerts[key], now), None, ()) for key in lapsed]
         matches = self._found(now)
         for rule in (*self._rules.rules, BROKEN):
             if rule.name in matches:
-                open_alerts = [alert for alert in self._record.alerts.values() if alert.rule == rule.name]
+                open_alerts = [alert for alert in self.alerts if alert.rule == rule.name and alert.key not in lapsed]
                 told_to = self._rules.told_to(rule)
                 changed += [
                     (alert, rule, told_to) for alert in advance_rule(rule, open_alerts, matches[rule.name], now)
@@ -137,6 +141,12 @@ class Evaluator:
             for name, error in faults.items()
         ]
         return matches
+
+    def _is_of_before_pause(self, alert: Alert, now: datetime) -> bool:
+        """Return True for an alert that would have fired, had anybody evaluated: `for` does not count a pause."""
+        rule = self._rules.rule(alert.rule)
+        pending_for = now - alert.since - PAUSE
+        return rule is not None and alert.status == "pending" and pending_for > timedelta(seconds=rule.for_)
 
     def _settle_later(self) -> None:
         try:

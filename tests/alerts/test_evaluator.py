@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
+import yaml
 
 from anabranch.alerts.asking import Asking, rehearse
 from anabranch.alerts.evaluator import Evaluator
@@ -186,6 +187,37 @@ def test_pending_goes_on_after_a_restart(lake, receiver):
         assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
 
 
+@pytest.fixture(params=["alerts.yaml", "story-alerts.yaml"])
+def outages(request):
+    """The rules that ship about a job that does nothing."""
+    rules = yaml.safe_load(SHIPPED.with_name(request.param).read_text())["rules"]
+    return [{**rule, "destinations": None} for rule in rules if rule["name"] in ("NoEvaluation", "InputStale")]
+
+
+def test_no_alert_about_hours_of_pause(lake, receiver, outages):
+    clock = Clock(100)
+    with evaluating(lake, receiver, clock, *outages) as evaluator:
+        assert {alert.status for alert in evaluator.round()} == {"pending"}
+    clock.seconds = 5 * 3600
+    with evaluating(lake, receiver, clock, *outages) as evaluator:
+        evaluator.round()
+        assert [alert.status for alert in evaluator.alerts] == ["pending"] * 2
+        clock.seconds += 119
+        assert evaluator.round() == []
+        write(lake, batch(2, clock.seconds))
+        clock.seconds += 1
+        assert [alert.status for alert in evaluator.round()] == ["inactive"] * 2
+    assert "firing" not in {row["status"] for row in recorded_alerts(lake)}
+
+
+def test_job_that_does_not_come_back_alerts(lake, receiver, outages):
+    clock = Clock(5 * 3600)
+    with evaluating(lake, receiver, clock, *outages) as evaluator:
+        evaluator.round()
+        clock.seconds += 120
+        assert [alert.status for alert in evaluator.round()] == ["firing"] * 2
+
+
 def test_refusing_receiver_notified_on_recovery(lake, receiver):
     receiver.status = 500
     with evaluating(lake, receiver, Clock(101)) as evaluator:
@@ -272,8 +304,8 @@ def test_shipped_rules_detect_stuck_parts(lake):
         batch(9, 150, committed_at=at(200)),
     )
     write(lake, decision(1, 4, subject=HOT), hold(300, "unsplittable", subject=HOT))
-    assert shipped_that_speak(lake, 100) == set()
-    assert shipped_that_speak(lake, 210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag"}
+    assert shipped_that_speak(lake, 50) == set()
+    assert shipped_that_speak(lake, 210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag", "OpenDecision"}
     assert shipped_that_speak(lake, 2000) == {
         "NoEvaluation",
         "InputStale",
