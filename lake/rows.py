@@ -42,6 +42,13 @@ class WholeTables:
             self._committed[table.name] = [] if opened is None else committed_rows(opened, 0)
         return self._committed[table.name]
 
+    def rows_and_removed(self, table: Table) -> list[StoredRow]:
+        """Return the rows of the newest version and those in the log, which retention may have removed since.
+
+        A row may be returned twice.
+        """
+        return [*self.rows(table), *self.committed(table)]
+
 
 def active_ranges(layout: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
     """Return segment id to inclusive hash range of the active segments, by hash start.

@@ -46,8 +46,8 @@ def build_balance(
       or binding gate; `inFlight`: the decisions that were open at its end
     """
     decisions = [row for row in lake.committed(DECISIONS) if started_at <= row["decided_at"] <= stopped_at]
-    steps = last_steps(lake.rows(OUTCOMES))
-    waits = {row["decision_id"]: row for row in sorted(lake.rows(WAITS), key=lambda row: row["at"])}
+    steps = last_steps(lake.rows_and_removed(OUTCOMES))
+    waits = {row["decision_id"]: row for row in sorted(lake.rows_and_removed(WAITS), key=lambda row: row["at"])}
 
     def ended(status: str) -> list[StoredRow]:
         ends = (steps.get(row["decision_id"]) for row in decisions)

@@ -30,7 +30,7 @@ def summarize(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> 
     """
     within = _Within(started_at, stopped_at)
     batches = within.rows(lake.rows(BATCHES), "batch_at")
-    outcomes = lake.rows(OUTCOMES)
+    outcomes = lake.rows_and_removed(OUTCOMES)
     ours = within.rows(lake.committed(DECISIONS), "decided_at")
     steps = last_steps(outcomes)
     mine = {row["decision_id"] for row in ours}

@@ -8,7 +8,11 @@ from datetime import datetime, timezone
 import pytest
 
 from anabranch.history.balance import balance_lines, build_balance
+from anabranch.history.summary import summarize
+from lake.retention import forget_rows
 from lake.rows import WholeTables
+from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
+from schemas.tables.rows import DECISIONS, OUTCOMES, WAITS
 from tests.local.lake import (
     ORDERS,
     at,
@@ -97,6 +101,22 @@ def test_ends_are_counted_by_cause(tmp_path):
     lines = balance_lines(found)
     assert lines[0] == "balance      7 decisions: 1 applied, 1 observed, 3 superseded, 1 rejected, 1 failed"
     assert "  superseded 1 TOPIC: RANGE is gone" in lines
+
+
+def test_decisions_removed_meanwhile_stay_ended(tmp_path):
+    """A run over midnight: retention removes the ended decisions of its first day, and then their outcomes."""
+    lake, midnight = str(tmp_path), 12 * 3600
+    write(lake, *(decision(seq, seq) for seq in (1, 2)), decision(midnight + 5, 3))
+    write(lake, *(outcome(f"d{seq}", "applied", seq + 0.5) for seq in (1, 2)), wait("d1", "pause", 1.2))
+    begin = at(midnight)
+    write_horizon(lake, Horizon(begin, "g", {}, frozenset(), [SnapshotPiece(b"", b"")], b""))
+    removed = [forget_rows(lake, table, begin.date(), is_dry_run=False).rows for table in (DECISIONS, OUTCOMES, WAITS)]
+    assert removed == [1, 1, 1]
+    rows = WholeTables(lake)
+    found = build_balance(rows, at(0), at(midnight + 10))
+    assert (found["decisions"], found["applied"]) == (3, 2)
+    assert [row["decisionId"] for row in found["open"]] == ["d3"]
+    assert summarize(rows, at(0), at(midnight + 10))["outcomes"] == {"applied": 2, "notBegun": 1}
 
 
 def test_open_decisions_say_what_they_wait_for(tmp_path):

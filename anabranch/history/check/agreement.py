@@ -79,6 +79,20 @@ def _of_decisions() -> Iterator[AgreementRule]:
         f"(SELECT max(batch_at) FROM batches) - INTERVAL '{HEARD_WITHIN.seconds} seconds' ORDER BY o.decision_id",
         "decision {decision_id} of {subject} ended as `{status}`, and the job has recorded `{heard}`",
     )
+    yield AgreementRule(
+        "lost end",
+        OUTCOMES,
+        (OUTCOMES, EVENTS, DECISIONS, WAITS),
+        # An end is committed before it is announced, and ends are committed in the order of their times.
+        "SELECT e.decision_id, e.subject, min(e.cause) AS heard, min(e.accepted_at) AS at FROM events e "
+        "LEFT SEMI JOIN decisions d ON d.decision_id = e.decision_id "
+        "LEFT ANTI JOIN (SELECT decision_id FROM outcomes WHERE status <> 'intent' "
+        "UNION ALL SELECT decision_id FROM waits) o ON o.decision_id = e.decision_id "
+        "WHERE e.type = 'outcome' AND e.accepted_at < "
+        f"(SELECT max(at) FROM outcomes WHERE status <> 'intent') - INTERVAL '{SKEW.seconds} seconds' "
+        "GROUP BY e.decision_id, e.subject ORDER BY at",
+        "the job has recorded at {at} that decision {decision_id} of {subject} ended as `{heard}`; no row says so",
+    )
     first = "SELECT decision_id, min(decided_at) AS decided_at FROM decisions GROUP BY decision_id"
     for table in (OUTCOMES, WAITS):
         yield AgreementRule(

@@ -31,6 +31,7 @@ REMEDIES = {
     "applied twice": "Look at both rows with `anabranch sql`: two executors may have acted. All executors of a lake "
     "have to be of one ZooKeeper (docs/deploy.md).",
     "lost batch": _LOST,
+    "lost end": _LOST,
     "ended twice": "Look at both rows with `anabranch sql`: two executors may have acted, or a row was changed. All "
     "executors of a lake have to be of one ZooKeeper (docs/deploy.md).",
     "ended otherwise": "A row was changed, or somebody else has announced an end on Kafka: compare both rows with the "

@@ -17,7 +17,18 @@ from anabranch.history.check.agreement import HEARD_WITHIN
 from anabranch.history.check.checking import check_lake
 from lake.files import table_path
 from schemas.tables.arrow import to_arrow
-from schemas.tables.rows import BATCHES, BRAKES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, BrakeRow
+from schemas.tables.rows import (
+    BATCHES,
+    BRAKES,
+    DECISIONS,
+    EVENTS,
+    HOLDS,
+    OUTCOMES,
+    SEGMENT_LOAD,
+    WAITS,
+    BrakeRow,
+    WaitRow,
+)
 from tests.history.check.test_checking import copy, found, replace, rows, without
 from tests.query.views.conftest import lake, story
 
@@ -81,6 +92,42 @@ def test_end_of_another_lake_may_be_heard_first(copy, age, findings):
     change(copy, OUTCOMES, lambda row: applied(row) and row["decision_id"] == ended, at=at, day=at.date())
     change(copy, EVENTS, lambda row: (row["type"], row["decision_id"]) == ("outcome", ended), cause="superseded")
     assert found(copy).get(("outcomes", "ended otherwise"), 0) == findings
+
+
+def ended_early(copy):
+    """A decision that waited for nothing, whose end the job has recorded, with more than a minute of ends after it."""
+    heard = {row["decision_id"] for row in rows(copy, EVENTS).to_pylist() if row["type"] == "outcome"}
+    waited = {row["decision_id"] for row in rows(copy, WAITS).to_pylist()}
+    ends = sorted((row for row in rows(copy, OUTCOMES).to_pylist() if applied(row)), key=lambda row: row["at"])
+    return next(row["decision_id"] for row in ends if row["decision_id"] in heard - waited)
+
+
+@pytest.mark.parametrize("statuses", [("applied",), ("applied", "intent")], ids=["end", "all"])
+def test_removed_end_is_found_by_the_jobs_record(copy, statuses):
+    content, early = rows(copy, OUTCOMES), ended_early(copy)
+    is_lost = [row["decision_id"] == early and row["status"] in statuses for row in content.to_pylist()]
+    replace(copy, OUTCOMES, content.filter(pa.array([not lost for lost in is_lost])))
+    assert found(copy)["outcomes", "lost end"] == 1
+
+
+def test_end_of_another_lake_that_waits_here_is_fine(copy):
+    """Two lakes on one Kafka decide the same: the other executor may end it while this one waits for approval."""
+    content, early = rows(copy, OUTCOMES), ended_early(copy)
+    replace(copy, OUTCOMES, content.filter(pa.array([row["decision_id"] != early for row in content.to_pylist()])))
+    at = content["at"][0].as_py()
+    waits = WaitRow(
+        decision_id=early,
+        family="autoscale",
+        subject="s",
+        brake="approval",
+        reason="r",
+        until=None,
+        at=at,
+        executor="e",
+        day=at.date(),
+    )
+    write_deltalake(table_path(copy, WAITS), to_arrow(WAITS, [waits]), mode="append")
+    assert ("outcomes", "lost end") not in found(copy)
 
 
 def test_outcome_before_its_decision_is_found(copy):
