@@ -1,10 +1,10 @@
 """Predictions against reality: one seeded demand through the whole system, under each of two policies.
 
 Run as `python -m benchmarks.reality [--minutes 30]`; not part of `make bench`. Each run is a local run of its own:
-Kafka, job, executor, controller and traffic under the supervisor, in fresh folders. Then the second policy is
-backtested on the record of the first (and the other way round), simulated on what is on record of the first, and
-simulated on the demand itself; actions are as late as on the record of the first. What really happened is added up from
-the raw rows of each lake, and what was over its threshold from the demand under the layouts on record
+Kafka, job, executor, controller and traffic under the supervisor, in a fresh folder, both at the same time. Then the
+second policy is backtested on the record of the first (and the other way round), simulated on what is on record of the
+first, and simulated on the demand itself; actions are as late as on the record of the first. What really happened is
+added up from the raw rows of each lake, and what was over its threshold from the demand under the layouts on record
 (`tests.harness.raw_rows`); thresholds are those of the policy on record.
 `--compare FOLDER` compares runs that are there already, `--write` puts the table into benchmarks/backtest.txt;
 benchmarks/reality.json has it in any case.
@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from benchmarks.record import machine_now, write_report
-from tests.harness.real_runs import COUNTS, HOME, POLICIES, judged, run_for
+from tests.harness.real_runs import COUNTS, HOME, judged, run_both
 
 PAGE, BEGINS, ENDS = HOME / "benchmarks" / "backtest.txt", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"
 HEADS = ("splits", "merges", "segment-hours", "minutes over threshold")
@@ -97,9 +97,9 @@ def main(minutes: float, topics: int, seed: int, folder: Path | None, known: Pat
     """Run the system under two policies on one demand, and compare what was predicted with what happened."""
     with tempfile.TemporaryDirectory(prefix="anabranch-reality-") as scratch:
         where = (known or folder or Path(scratch)).resolve()
-        for name in () if known else POLICIES:
-            click.echo(f"running under policy {name} for {minutes:g} minutes …", err=True)
-            run_for(name, where / name, minutes, topics, seed)
+        if not known:
+            click.echo(f"running under both policies for {minutes:g} minutes …", err=True)
+            run_both(where, minutes, topics, seed)
         report = {"machine": machine_now(), **judged(where)}
     click.echo(said(report))
     write_report("reality", report)

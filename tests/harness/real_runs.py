@@ -1,7 +1,8 @@
 """Real runs of the whole system under each of two policies on one seeded demand, and what was predicted of them.
 
-`run_for` makes a run in a folder of its own; `judged` compares two of them in both directions. Used by
-tests/local/test_reality.py, and for longer runs by `benchmarks.reality`.
+`run_both` makes the two runs at the same time, each in a folder of its own: so they have the same machine, and their
+actions the same delays. `judged` compares them in both directions. Used by tests/local/test_reality.py, and for longer
+runs by `benchmarks.reality`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -65,6 +67,14 @@ class Ran:
     def lake(self) -> str:
         """Its lake."""
         return self.settings.lake_path
+
+
+def run_both(folder: Path, minutes: float, topics: int, seed: int) -> None:
+    """Run the whole system under each policy at the same time; raises `SystemExit` as `run_for`."""
+    with ThreadPoolExecutor(len(POLICIES)) as pool:
+        runs = [pool.submit(run_for, name, folder / name, minutes, topics, seed) for name in POLICIES]
+    for run in runs:
+        run.result()
 
 
 def run_for(name: str, folder: Path, minutes: float, topics: int, seed: int) -> Ran:
