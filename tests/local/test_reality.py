@@ -11,9 +11,12 @@ from tests.local.lake import at, decision, layout_event, layout_json, load, outc
 from tests.local.running import superseded_by_others
 
 MINUTES, TOPICS = 2.5, 24
-BOUNDS = {"splits": 0.1, "merges": 0.1, "segmentHours": 0.1, "minutesOverThreshold": 0.2}
-FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold": 2.0}
-"""Of a short run, what a part is too little for: a tick more or less of a topic. Minutes: benchmarks/backtest.txt."""
+BOUND, SLOW_SECONDS = 0.1, 5.0
+"""Part of what is real that a prediction may be off by; from so many seconds between a decision and its layout on it
+grows with them, as everything on record is late by them."""
+FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold": 2.5}
+"""Of a short run, what a part is too little for: a tick more or less of a topic; minutes: 6 s of each topic (up to 1.9
+minutes are on record in benchmarks/backtest.txt)."""
 
 
 @pytest.mark.local_run
@@ -23,12 +26,13 @@ FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold":
 def test_predictions_come_true(tmp_path, jars):
     run_both(tmp_path, MINUTES, TOPICS, seed=7)
     report = judged(tmp_path)
+    bound = BOUND * max(1.0, max(report["lagSeconds"].values()) / SLOW_SECONDS)
     far = [
         (one["record"], one["policy"], by, count, predicted[count], one["real"][count])
         for one in report["comparisons"]
         for by, predicted in one["predicted"].items()
         for count in COUNTS
-        if abs(predicted[count] - one["real"][count]) > max(BOUNDS[count] * one["real"][count], FLOORS[count])
+        if abs(predicted[count] - one["real"][count]) > max(bound * one["real"][count], FLOORS[count])
     ]
     assert min(one["real"]["splits"] for one in report["comparisons"]) > 20
     assert [row for name in POLICIES for row in superseded_by_others(tmp_path / name / "lake")] == []
