@@ -171,6 +171,7 @@ class Executor:
             self._finish()
         finally:
             self._stopping.set()
+            self._workers.stop()
 
     def stop(self) -> None:
         """Finish running calls within `STOP_SECONDS` and end `run`. For any thread and for signal handlers."""

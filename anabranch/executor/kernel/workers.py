@@ -31,7 +31,7 @@ class Workers(Generic[Work, Result]):
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._tasks: queue.SimpleQueue[tuple[Work, bool, Callable[[], Result]]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[Work, bool, Callable[[], Result]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Work, bool, Result | Exception] | None] = queue.SimpleQueue()
         self._busy = 0
         self._retrying = 0
@@ -65,8 +65,8 @@ class Workers(Generic[Work, Result]):
     def forget_waiting(self) -> None:
         """Drop the tasks that no thread has begun."""
         with suppress(queue.Empty):
-            while True:
-                _, retry, _ = self._tasks.get_nowait()
+            while (task_entry := self._tasks.get_nowait()) is not None:
+                _, retry, _ = task_entry
                 self._busy -= 1
                 self._retrying -= retry
 
@@ -88,9 +88,14 @@ class Workers(Generic[Work, Result]):
         """End a wait for results. From any thread, and from signal handlers."""
         self._done.put(None)
 
+    def stop(self) -> None:
+        """Let each thread end once it has nothing left to do; no task may be given after this."""
+        for _ in range(self._number):
+            self._tasks.put(None)
+
     def _run(self) -> None:
-        while True:
-            work, retry, task = self._tasks.get()
+        while (task_entry := self._tasks.get()) is not None:
+            work, retry, task = task_entry
             try:
                 result: Result | Exception = task()
             except Exception as error:
