@@ -258,6 +258,9 @@ def test_failing_rule_keeps_alerts_and_alerts(lake, receiver):
         clock.seconds += 120
         assert [alert.status for alert in evaluator.round()] == ["firing"]
         assert {alert.rule for alert in evaluator.alerts} == {"Open", "AlertRuleFails"}
+    with evaluating(lake, receiver, clock) as evaluator:
+        assert [(alert.rule, alert.status) for alert in evaluator.round()] == [("AlertRuleFails", "resolved")]
+        assert [alert.rule for alert in evaluator.alerts] == ["Open"]
 
 
 def test_alerts_of_removed_rule_resolved(lake, receiver):
@@ -269,6 +272,7 @@ def test_alerts_of_removed_rule_resolved(lake, receiver):
             ("Other", "firing"),
             ("Open", "resolved"),
         ]
+        wait_until(lambda: ("resolved", f"{ORDERS} 101") in told(receiver))
 
 
 def test_rehearsal_shows_past_pending_and_firing(lake):
@@ -317,6 +321,24 @@ def test_shipped_rules_detect_stuck_parts(lake):
     }
     assert "StuckDecision" in shipped_that_speak(lake, 5000)
     assert {"NoEvaluation", "CapBinding", "OpenDecision"} <= shipped_that_speak(lake, 90 * 86_400)
+
+
+def test_shipped_rules_speak_after_documented_times(lake):
+    """The times are those of docs/alerts.md, from the decision at 0, the batch a quarter later, and the end at 10."""
+    write(lake, hold(0, "max-segments", subject="topic://acme/shop/capped"), decision(5, 2, subject=HOT))
+    write(lake, *[outcome("d2", status, 10, subject=HOT) for status in ("intent", "applied")])
+    rules = read_rules(SHIPPED)
+    for name, seconds in {
+        "NoEvaluation": 180.25,
+        "InputStale": 120.25,
+        "OpenDecision": 300,
+        "StuckDecision": 3600 + 300 + 600,
+        "OutcomeNotHeard": 610,
+        "AppliedNotObserved": 130,
+        "CapBinding": 1800,
+    }.items():
+        asked = [bool(Asking(lake, at(seconds + more)).found(rules.rule(name))) for more in (0, 1)]
+        assert asked == [False, True], name
 
 
 def test_applied_decision_missing_until_layout(lake):

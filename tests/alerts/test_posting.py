@@ -85,6 +85,17 @@ def test_slack_is_sent_one_escaped_line(receiver):
     assert body["text"] == "*FIRING Hot* too &lt;hot&gt; &amp; \\x1b[31mred <https://example.com/hot|runbook>"
 
 
+def test_log_warns_of_firing_and_notes_resolved(caplog):
+    caplog.set_level("INFO", "anabranch.alerts.posting")
+    sender(kind="log").send([notice(), notice("resolved")], at(61))
+    text = "Hot (critical): too <hot> & \\x1b[31mred"
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", f"firing {text}"),
+        ("INFO", f"resolved {text}"),
+    ]
+    assert all(entry.labels == {"team": "a", "topic": "t"} for entry in caplog.records)
+
+
 def test_alertmanager_told_when_alert_ends(receiver):
     sender({"T": "secret"}, kind="alertmanager", url=receiver.url + "/am/", token_variable="T", allow_local=True).send(
         [notice(), notice("resolved")], at(61)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from decisions.autoscale.decide import MAX_BACKOFF_MS, Hold, Merge, Split, decide
+from decisions.autoscale.decide import Hold, Merge, Split, decide
 from decisions.autoscale.gates import Gate
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, SECOND, load, msg_rate, snapshot, stream
@@ -105,8 +105,8 @@ def test_without_a_seen_at_the_record_stands_in():
         (2, 60 * SECOND),
         (3, 120 * SECOND),
         (7, 1920 * SECOND),
-        (8, MAX_BACKOFF_MS),
-        (2**31 - 1, MAX_BACKOFF_MS),
+        (8, 3_600_000),
+        (2**31 - 1, 3_600_000),
     ],
 )
 def test_failure_pause_doubles_to_an_hour(failures, pause):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decisions.autoscale.decide import decide
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.slowness import CLEAR_REPORT_MS, SLOW_REPORT_MS, slowness_of
+from decisions.autoscale.slowness import slowness_of
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.delivery import Delivery, SegmentDelivery
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, load, random_snapshot, snapshot, stream
@@ -105,10 +105,10 @@ def test_what_is_not_reported_is_never_not_slow():
     assert slowness_of(snapshot(2)).verdict == "unknown"
     assert judged().verdict == "not-slow"
     assert judged(reported=1).verdict == "unknown"
-    assert judged(at=NOW - CLEAR_REPORT_MS).verdict == "not-slow"
-    assert judged(at=NOW - CLEAR_REPORT_MS - 1).verdict == "unknown"
-    assert judged(slow(), at=NOW - SLOW_REPORT_MS).verdict == "consumers"
-    assert judged(slow(), at=NOW - SLOW_REPORT_MS - 1).verdict == "unknown"
+    assert judged(at=NOW - 120 * MINUTE).verdict == "not-slow"
+    assert judged(at=NOW - 120 * MINUTE - 1).verdict == "unknown"
+    assert judged(slow(), at=NOW - 5 * MINUTE).verdict == "consumers"
+    assert judged(slow(), at=NOW - 5 * MINUTE - 1).verdict == "unknown"
     assert judged(slow(99), reported=2).verdict == "unknown"
 
 

@@ -120,11 +120,12 @@ def test_layouts_and_consumers_of_kept_days_stay(form, steps):
         assert kept_days(lake) == before
 
 
-def test_windows_that_reach_back_over_the_cut_stay(tmp_path):
-    """The fleet's last hour, half an hour after the first midnight that is kept."""
+def test_six_hours_before_the_cut_stay_for_windows(tmp_path):
+    """Such as the fleet's last hour, half an hour after the first midnight that is kept."""
     lake = str(tmp_path)
     ready(lake)
-    for number, seconds in enumerate((MIDNIGHT - 40_000, MIDNIGHT - 900, MIDNIGHT - 60, MIDNIGHT + 600), 1):
+    decided = (MIDNIGHT - 21_601, MIDNIGHT - 21_600, MIDNIGHT - 900, MIDNIGHT - 60, MIDNIGHT + 600)
+    for number, seconds in enumerate(decided, 1):
         write(lake, decision(seconds, number), outcome(f"d{number}", "applied", seconds + 1))
     write(lake, batch(1, MIDNIGHT), batch(2, MIDNIGHT + 1_800))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from typing import Any
 
 import httpx
@@ -49,6 +50,41 @@ class Page:
         answer = asyncio.run(send())
         self.cookies.update(answer.cookies)
         return answer
+
+
+class _Cells(HTMLParser):
+    """Texts of the cells of each table, row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self._is_in_cell = False
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][-1].append("")
+            self._is_in_cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_in_cell = self._is_in_cell and tag not in ("th", "td")
+
+    def handle_data(self, data: str) -> None:
+        if self._is_in_cell:
+            self.tables[-1][-1][-1] += data
+
+
+def table_of(text: str, *headings: str) -> list[dict[str, str]]:
+    """Rows of the one table of a page that has these headings: text of a cell by its heading."""
+    cells = _Cells()
+    cells.feed(text)
+    [[names, *rows]] = [
+        table for table in cells.tables if set(headings) <= {" ".join(name.split()) for name in table[0]}
+    ]
+    return [{" ".join(n.split()): " ".join(c.split()) for n, c in zip(names, row, strict=True)} for row in rows]
 
 
 def page(lake: str, access: Access | None = None, **more: Any) -> Page:

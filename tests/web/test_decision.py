@@ -16,12 +16,13 @@ from lake.brakes import BrakeReader
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, WAITS, WaitRow
-from tests.engine.records import configured, layout, stats, tick
+from tests.engine.records import configured, layout, record, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
 from tests.local.lake import outcome, write
-from tests.web.pages import page
+from tests.web.pages import page, table_of
 
+RATES = {"msgRateIn": 50_000.0, "bytesRateIn": 4_000_000.0, "msgRateOut": 60.0, "bytesRateOut": 7_000.0}
 WHEN = datetime.fromtimestamp((NOW + SECOND) / 1000, timezone.utc)
 
 
@@ -31,7 +32,8 @@ def lake(tmp_path):
     bucket = RecordedBucket()
     made = SegmentLayout.create(1, NOW - 10 * MINUTE)
     bucket.batch(NOW, configured({"minSegments": 1}), layout(made, topic=NAMES[0]))
-    bucket.batch(NOW + SECOND, stats({0: 50_000.0}, NOW, NAMES[0]), tick(1))
+    sample = {"v": 1, "topic": NAMES[0], "reporter": "b", "sampledAt": NOW, "segments": [{"id": 0, **RATES}]}
+    bucket.batch(NOW + SECOND, record("segment-stats", NAMES[0], sample), tick(1))
     lake = tmp_path / "lake"
     for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES):
         write_deltalake(create_table(lake, table), bucket.table(table), mode="append")
@@ -72,7 +74,19 @@ def test_page_shows_input_gates_and_outcome(lake):
     text = page(lake).get(f"/decision?id={decided}").text
     assert "waits for: approval" in text
     assert "Replayed with this release: the same." in text
-    assert 'scope="row">split-thresholds' in text
+    [gate] = [row for row in table_of(text, "measured", "limit") if row["gate"].startswith("split-thresholds")]
+    assert [gate[name] for name in ("passes", "measured", "limit", "segment")] == ["yes", "5", "1", "0"]
+    assert table_of(text, "msg/s in", "B/s out") == [
+        {
+            "segment": "0",
+            "hashes": "0000 to ffff",
+            "msg/s in": "50,000",
+            "B/s in": "4,000,000",
+            "msg/s out": "60",
+            "B/s out": "7,000",
+            "of split threshold": "500 %",
+        }
+    ]
     assert "Approve</button>" in text
     assert f"anabranch decisions approve {decided} --reason" in text
     write(lake, outcome(decided, "intent", 0, **on), outcome(decided, "applied", 1, **on))

@@ -13,7 +13,7 @@ from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
 from tests.query.views.recorded_cluster import BROKERS, ClusterStory
 from tests.query.views.recorded_switch import TAKEN, SwitchStory
-from tests.web.pages import page
+from tests.web.pages import page, table_of
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,21 @@ def test_cluster_drawn_over_time_with_moves(lake):
     counts = [int(one) for one in re.findall(r'<td class="number">(\d+)</td></tr>', text)]
     assert len(blocks) == sum(counts[: len(BROKERS)])
     assert "<style" not in text
+
+
+def test_moves_are_listed_newest_first(lake):
+    decided = [
+        json.loads(arguments)
+        for arguments in DeltaTable(f"{lake}/decisions")
+        .to_pyarrow_table(columns=["arguments"])["arguments"]
+        .to_pylist()
+    ]
+    moves = table_of(page(lake).get("/bundles?last=365d").text, "bundle", "from", "to")
+    ways = {(move["bundle"], move["from"], move["to"]) for move in moves}
+    assert ways <= {(one["bundle"], one["sourceBroker"], one["destinationBroker"]) for one in decided}
+    times = [move["at (UTC)"] for move in moves]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
 
 
 def test_missing_or_unknown_cluster_reported(lake, tmp_path):

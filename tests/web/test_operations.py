@@ -16,7 +16,7 @@ from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import ALERTS, DEAD_LETTERS, AlertRow
 from tests.local.lake import ORDERS, at, dead_letter
-from tests.web.pages import page
+from tests.web.pages import page, table_of
 
 HOSTILE = b"<script>alert(1)</script>\x1b[2J\xff\xe2\x80\xae"
 
@@ -112,7 +112,10 @@ def test_an_alert_stands_until_it_is_resolved(lake):
 
     rows = [row(0, "pending"), row(1, "firing"), row(1, "told", notice="firing"), row(2, "firing", "a2")]
     write_deltalake(create_table(lake, ALERTS), to_arrow(ALERTS, rows), mode="append")
-    assert page(lake).get("/operations").text.count("tag bad") == 2
+    text = page(lake).get("/operations").text
+    assert text.count("tag bad") == 2
+    shown = {"alert": "InputStale", "status": "firing", "about": "*", "since": "2026-11-20 12:00:00", "what": "stale"}
+    assert table_of(text, "alert", "about") == [shown, shown]
     stored = [one.model_dump() for one in (*rows, row(3, "resolved"))]
     assert [one["alert_id"] for one in standing_alerts(stored)] == ["a2"]
 
