@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,23 +20,10 @@ from streaming.job.metrics import METRICS
 from tests.deploy.programs import installed_program
 from tests.deploy.prometheus import METRIC
 
-VALUES = """
-cluster: {adminUrl: "http://pulsar:8080", tokenSecret: cluster}
-kafka: {bootstrap: "kafka:9092", securityProtocol: SASL_SSL, username: ann, passwordSecret: kafka}
-lake: {path: "s3://bucket/lake", credentialsSecret: lake}
-"""
-EVERYTHING = """
-monitoring: {podMonitor: true, prometheusRule: true, dashboards: true}
-bundles: {enabled: true}
-page: {tokensSecret: page}
-policy: "[policy]"
-alertRules: "rules: []"
-settings:
-  stream: {buckets: 64}
-  controller: {nodes: ["http://broker-1:8080"]}
-  executor: {brakes: {windows: [{acting: forbidden, days: [mon], start: "22:00", end: "06:00", zone: UTC}]}}
-  retention: {namespaces: {acme/shop: {events: 7}}}
-"""
+VALUES = {name: str(CHART / "ci" / f"{name}-values.yaml") for name in ("shadow", "everything", "claim")}
+"""Values by name; with each the chart is complete."""
+COLLECTORS = {"shadow": (True, False), "everything": (True, True), "claim": (False, True)}
+"""Whether the collectors of Pulsar's and of Kafka's segments run."""
 
 
 def exported() -> set[str]:
@@ -79,11 +65,8 @@ def helm() -> str:
     return installed_program("helm") or pytest.skip("helm is not installed, and is fetched for x86-64 Linux only")
 
 
-def rendered(helm: str, folder: Path, more: str = "", *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "values.yaml").write_text(VALUES)
-    (folder / "more.yaml").write_text(more or "{}")
-    files = ["-f", str(folder / "values.yaml"), "-f", str(folder / "more.yaml")]
-    command = [helm, "template", "x", str(CHART), "--namespace", "scaling", *files, *options]
+def rendered(helm: str, values: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [helm, "template", "x", str(CHART), "--namespace", "scaling", "-f", VALUES[values], *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -104,10 +87,11 @@ def pods(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("more", ["", EVERYTHING], ids=["default", "everything"])
-def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, more):
-    specs = pods(objects(rendered(helm, tmp_path, more)))
-    assert {"x-job", "x-executor", "x-collector", "x-page", "x-alerts", "x-upkeep", "x-setup", "x-gate"} <= set(specs)
+@pytest.mark.parametrize("values", VALUES)
+def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, values):
+    specs = pods(objects(rendered(helm, values)))
+    assert {"x-job", "x-executor", "x-page", "x-alerts", "x-upkeep", "x-setup", "x-gate"} <= set(specs)
+    assert ("x-collector" in specs, "x-kafka-collector" in specs) == COLLECTORS[values]
     for name, spec in specs.items():
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -119,9 +103,9 @@ def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, more):
             assert len(variables) == len(container["env"]), "a name comes twice"
             settings = load_settings([], tmp_path, variables)
             assert settings.executor.mode == "observe"
-            assert settings.lake_path == "s3://bucket/lake"
+            assert settings.lake_path == ("/lake" if values == "claim" else "s3://bucket/lake")
             assert settings.metrics.host == "0.0.0.0"
-            if more:
+            if values == "everything":
                 assert settings.stream.buckets == 64
                 assert settings.executor.brakes.windows[0].zone == "UTC"
                 assert settings.retention.namespaces["acme/shop"].events == 7
@@ -130,7 +114,7 @@ def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, more):
 @pytest.mark.process
 def test_gate_fails_on_forbidden_differences(helm, tmp_path):
     for allowed, codes in (("false", (0, 1, 3)), ("true", (0, 0, 3))):
-        done = rendered(helm, tmp_path, "", "--set", f"upgradeGate.allowDifferences={allowed}")
+        done = rendered(helm, "shadow", "--set", f"upgradeGate.allowDifferences={allowed}")
         script = pods(objects(done))["x-gate"]["containers"][0]["args"][0]
         program = tmp_path / "anabranch"
         for answer, code in zip((0, 1, 3), codes, strict=True):
@@ -151,15 +135,15 @@ def test_gate_fails_on_forbidden_differences(helm, tmp_path):
         (["--set", "executor.mode=maybe"], "executor/mode"),
     ],
 )
-def test_wrong_values_are_refused(helm, tmp_path, options, message):
-    done = rendered(helm, tmp_path, "", *options)
+def test_wrong_values_are_refused(helm, options, message):
+    done = rendered(helm, "shadow", *options)
     assert done.returncode != 0
     assert message in done.stderr
 
 
 @pytest.mark.process
-def test_everything_on_has_monitoring(helm, tmp_path):
-    found = objects(rendered(helm, tmp_path, EVERYTHING))
+def test_everything_on_has_monitoring(helm):
+    found = objects(rendered(helm, "everything"))
     kinds = [one["kind"] for one in found]
     assert {"PodMonitor", "PrometheusRule", "PodDisruptionBudget", "NetworkPolicy", "Service"} <= set(kinds)
     [rules] = [one for one in found if one["kind"] == "PrometheusRule"]

@@ -15,7 +15,7 @@ from tests.deploy.programs import installed_program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
-PARTS = ("stream", "executor", "collector pulsar", "collector bundles", "web", "alerts", "controller")
+PARTS = ("stream", "executor", "collector pulsar", "collector kafka", "collector bundles", "web", "alerts", "controller")
 PROCESSES = {f"serve {part}" for part in PARTS}
 
 
@@ -47,7 +47,7 @@ def test_units_are_valid(tmp_path, file):
 
 def test_compose_sets_settings_that_load(tmp_path):
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    assert set(services) == {"topics", "job", "executor", "collector", "page", "alerts", "upkeep"}
+    assert set(services) == {"topics", "job", "executor", "collector", "kafka-collector", "page", "alerts", "upkeep"}
     by_timer = re.findall(r"anabranch\.toml (lake .*)", (DEPLOY / "anabranch-lake.service").read_text())
     assert re.findall(r"anabranch (lake .*?);", services["upkeep"]["command"][0]) == by_timer
     for name, service in services.items():
