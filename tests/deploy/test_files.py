@@ -15,7 +15,16 @@ from tests.deploy.programs import installed_program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
-PARTS = ("stream", "executor", "collector pulsar", "collector kafka", "collector bundles", "web", "alerts", "controller")
+PARTS = (
+    "stream",
+    "executor",
+    "collector pulsar",
+    "collector kafka",
+    "collector bundles",
+    "web",
+    "alerts",
+    "controller",
+)
 PROCESSES = {f"serve {part}" for part in PARTS}
 
 
@@ -60,6 +69,13 @@ def test_compose_sets_settings_that_load(tmp_path):
         settings = load_settings([], tmp_path, variables)
         assert (settings.executor.mode, settings.lake_path) == ("observe", "/lake")
         assert service["read_only"], name
+
+
+def test_new_volumes_belong_to_the_account():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    mounts = {volume.partition(":")[2] for service in services.values() for volume in service["volumes"]}
+    folders = re.findall(r"install -d -o 10001 -g 10001 -m 0700 (.+)", (DEPLOY / "Containerfile").read_text())
+    assert mounts == set(" ".join(folders).split())
 
 
 def pins(lock: Path) -> set[str]:
