@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -164,9 +164,13 @@ class OpenTable:
         """The table as of the last read, or `append`."""
         return self._table
 
+    def is_known_newest(self) -> bool:
+        """Return True if one request to an object store shows that nothing has changed; False for a local table."""
+        return self._log.ends_with(self._table.version())
+
     def newest(self) -> DeltaTable:
         """Return the current table. Raises `DeltaError` or `OSError` when it cannot be read."""
-        if self._log.ends_with(self._table.version()):
+        if self.is_known_newest():
             return self._table
         self._table.update_incremental()
         self._log.note_look()
@@ -227,6 +231,24 @@ class OpenTable:
             if app not in numbers:
                 numbers[app] = self._table.transaction_version(app)
         return [numbers[app] for app in apps]
+
+
+class OpenTables:
+    """Tables of a lake that stay open between questions: one that has not changed is not read again."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake, self._opened = lake, dict[str, OpenTable]()
+
+    def newest(self, table: Table) -> DeltaTable | None:
+        """Return the current table, or None when it does not exist yet. Raises `DeltaError` or `OSError`."""
+        if (opened := self._opened.get(table.name)) is not None:
+            with suppress(DeltaError, OSError):
+                return opened.newest()
+        # The first question about it; or it cannot be followed any more, and is opened anew.
+        self._opened.pop(table.name, None)
+        if (newest := open_table(self._lake, table)) is not None:
+            self._opened[table.name] = OpenTable(newest)
+        return newest
 
 
 def _check_appendable(delta: DeltaTable, path: str, table: Table) -> None:

@@ -121,6 +121,10 @@ class Tail:
         self._next = version + 1
         return rows
 
+    def is_known_to_end(self) -> bool:
+        """Return True if one request to an object store shows that `read` has no rows; False in a local lake."""
+        return self._open is not None and self._next == self._open.table.version() + 1 and self._open.is_known_newest()
+
     def _newest(self) -> DeltaTable | None:
         if self._open is not None:
             return self._open.newest()

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from anabranch.alerts.rules import NAME, Rule
 from anabranch.alerts.states import Alert, Labels, RuleMatch, advance_rule, labels_of
 from anabranch.query.sql import LakeSql, SqlError
+from lake.tables import OpenTables
 from schemas.printable import printable
 
 MAX_STEPS = 60
@@ -29,8 +30,9 @@ class AskError(Exception):
 class Asking:
     """The lake as it was on record at one instant."""
 
-    def __init__(self, lake: str, now: datetime) -> None:
-        self._lake, self._sql = lake, LakeSql(lake, now)
+    def __init__(self, lake: str, now: datetime, tables: OpenTables | None = None) -> None:
+        """`tables`: those of earlier instants, which are still open."""
+        self._lake, self._sql = lake, LakeSql(lake, now, tables=tables)
 
     def found(self, rule: Rule) -> list[RuleMatch]:
         """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`."""

@@ -21,6 +21,7 @@ from anabranch.alerts.notifiers import Courier, Settled
 from anabranch.alerts.record import AlertRecord, Notice
 from anabranch.alerts.rules import BROKEN, Rule, Rules
 from anabranch.alerts.states import Alert, RuleMatch, advance_rule, end_alert
+from lake.tables import OpenTables
 from schemas.printable import printable
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Evaluator:
     ) -> None:
         """Take the lease and continue from the record. Raises `lake.lease.LeaseLost`, or what Delta raises."""
         self._rules, self._couriers, self._now = rules, couriers, now
-        self._lake, self._record = lake, AlertRecord(lake)
+        self._lake, self._record, self._tables = lake, AlertRecord(lake), OpenTables(lake)
         self._unsettled: list[Settled] = []
         self.rounds, self.evaluated_at, self.seconds = 0, float("nan"), 0.0
         self.faults: dict[str, str] = {}
@@ -127,7 +128,7 @@ class Evaluator:
         """
         matches: dict[str, list[RuleMatch]] = {}
         faults: dict[str, str] = {}
-        asking = Asking(self._lake, now)
+        asking = Asking(self._lake, now, self._tables)
         for rule in self._rules.rules:
             try:
                 matches[rule.name] = asking.found(rule)

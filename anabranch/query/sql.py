@@ -25,7 +25,7 @@ from deltalake.exceptions import DeltaError
 from anabranch.query.views.catalogue import in_order, views, write_out
 from anabranch.query.views.dialects import DATAFUSION, Dialect
 from anabranch.query.views.scanning import names, statements, without_comments, words
-from lake.tables import open_table
+from lake.tables import OpenTables
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import EVENTS, TABLES, Table
 
@@ -90,13 +90,19 @@ class SqlError(ValueError):
 class LakeSql:
     """Tables as of the first question about each; a new instance sees later rows."""
 
-    def __init__(self, lake: str, as_of: datetime | None = None, memory_mb: int | None = None) -> None:
-        """`memory_mb`: limit of the engine's memory; None: half of the machine's.
+    def __init__(
+        self,
+        lake: str,
+        as_of: datetime | None = None,
+        memory_mb: int | None = None,
+        tables: OpenTables | None = None,
+    ) -> None:
+        """`memory_mb`: limit of the engine's memory; None: half of the machine's. `tables`: those of earlier instances.
 
         `as_of`: an instant as of which everything is asked: of the rows on record by then, with that as `$now`. It goes
         by the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.
         """
-        self._lake, self._dialect, self._recorded_by = lake, DATAFUSION, ""
+        self._tables, self._dialect, self._recorded_by = tables or OpenTables(lake), DATAFUSION, ""
         if as_of is not None:
             utc = as_of.astimezone(timezone.utc)
             instant = f"arrow_cast('{utc:%Y-%m-%dT%H:%M:%S.%fZ}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
@@ -175,7 +181,7 @@ class LakeSql:
 
         A missing table is empty; columns that an older release did not have are null.
         """
-        opened, expected = open_table(self._lake, table), arrow_schema(table.row)
+        opened, expected = self._tables.newest(table), arrow_schema(table.row)
         stored = set() if opened is None else {field.name for field in opened.schema().fields}
         if opened is not None and stored >= set(expected.names) and not self._recorded_by:
             self._engine.register(table.name, opened)

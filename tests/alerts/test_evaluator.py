@@ -16,9 +16,10 @@ from anabranch.alerts.rules import read_rules, rules_of
 from anabranch.alerts.states import Alert
 from lake.brakes import BrakeLog, SafeguardAct
 from lake.lease import LeaseLost
-from lake.tables import OpenTable
+from lake.tables import OpenTable, create_lake
 from tests.alerts.receiver import receiving
 from tests.alerts.test_rules import SHIPPED
+from tests.lake.object_store import serving
 from tests.local.lake import ORDERS, at, batch, dead_letter, decision, hold, layout_event, layout_json, outcome, write
 from tests.waiting import wait_until
 
@@ -86,6 +87,22 @@ def settled(evaluator, lake):
 
 def told(receiver):
     return [(body["status"], body["alerts"][0]["annotations"]["summary"]) for body in receiver.bodies]
+
+
+@pytest.fixture
+def store(monkeypatch):
+    yield from serving(monkeypatch)
+
+
+def test_round_on_unchanged_store_reads_nothing(receiver, store):
+    create_lake("s3://bucket/lake")
+    with evaluating("s3://bucket/lake", receiver, Clock(), start=False) as evaluator:
+        evaluator.round()
+        store.requests()
+        evaluator.round()
+        methods = [request.method for request in store.requests()]
+    # The record, and the two tables of the rule.
+    assert methods == ["HEAD"] * 3
 
 
 def test_stopped_courier_reports_late_delivery():

@@ -13,7 +13,7 @@ import lake.remote_log
 from lake.files import write_file
 from lake.lease import LeasedTable
 from lake.store_check import check_store
-from lake.tables import OpenTable, create_table
+from lake.tables import OpenTable, OpenTables, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DEAD_LETTERS
@@ -49,6 +49,23 @@ def test_looking_at_unchanged_table_is_one_head(store):
     assert store.requests() == [("HEAD", f"{LOG}/{2:020}.json", 404)] * 5
     append(writer, 2)
     assert reasons(tail.read()) == ["r2"]
+
+
+def test_open_tables_are_followed_by_one_head(store):
+    tables = OpenTables(LAKE)
+    assert tables.newest(DEAD_LETTERS) is None
+    writer = OpenTable(create_table(LAKE, DEAD_LETTERS))
+    versions = []
+    for number in range(3):
+        opened = tables.newest(DEAD_LETTERS)
+        assert opened is not None
+        versions.append(opened.version())
+        append(writer, number)
+    assert versions == [0, 1, 2]
+    tables.newest(DEAD_LETTERS)
+    store.requests()
+    tables.newest(DEAD_LETTERS)
+    assert store.requests() == [("HEAD", f"{LOG}/{4:020}.json", 404)]
 
 
 def test_checking_unchanged_lease_is_one_head(store):

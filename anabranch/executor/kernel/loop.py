@@ -68,6 +68,8 @@ STOP_SECONDS = 5.0
 RETRY_DELAY_SECONDS = 0.2
 """Delay after a call without a response; later delays are random, up to twice as long each time."""
 RETRY_MAX_DELAY_SECONDS = 15.0
+IDLE_LOOK_SECONDS = 10.0
+"""Longest time between looks at lease and brakes in an object store while nothing is open: each is a request."""
 MAX_CONFLICTS = 8
 """Conflicts of a decision with other changes that are retried at once; later ones are delayed."""
 MAX_ERROR = 2_000
@@ -129,7 +131,7 @@ class Executor:
         self._later: list[tuple[float, int, DecisionWork]] = []
         self._numbers: Iterator[int] = count()
         self._to_record: list[tuple[DecisionWork, _Recordable]] = []
-        self._poll_at = 0.0
+        self._poll_at = self._full_look_at = 0.0
         self.looped_at = time.monotonic()
         """Time of the last pass of `run`, monotonic seconds."""
         self._reading = Outage("decisions cannot be read")
@@ -289,6 +291,9 @@ class Executor:
         self._poll_at = now + self._settings.poll_ms / 1000
         if now < self._reading.until:
             return
+        is_idle = not (self._open or self._to_answer or self._was_scanned)
+        if is_idle and now < self._full_look_at and self._tail.is_known_to_end():
+            return
         try:
             # The lease before the rows: whoever lost it must not open decisions of its successor. The brakes before
             # the rows as well, so that no decision is begun on a pause that was already there.
@@ -308,6 +313,7 @@ class Executor:
             self._reading.failed(error)
             return
         self._reading.succeeded()
+        self._full_look_at = now + IDLE_LOOK_SECONDS
 
     def _answer(self) -> None:
         """Announce again the ends of decisions that were read again.
