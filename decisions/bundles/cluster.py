@@ -28,6 +28,7 @@ from schemas.bundles import (
 
 _NEVER_MOVED = re.compile(r"sla-monitor/|pulsar/([^/]+/)?[^/]+:\d+/")
 """Namespaces in which a broker watches itself: heartbeat and SLA monitor."""
+SYSTEM_NAMESPACE = "pulsar/system"
 
 _Numbers = tuple[object, ...]
 """A bundle's averages, by which AvgShedder's plan was kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from decisions.bundles.cluster import SYSTEM_NAMESPACE, never_moved
 from decisions.bundles.configuration import GAIN, Configuration, ConfigurationError
 from decisions.bundles.patterns import matching_texts
 from schemas.base import build_model
@@ -26,16 +27,17 @@ def choose_top_bundles(
 ) -> dict[str, TopBundlesLoadData]:
     """Return the busiest bundles of each broker that may be shed; `reported` has the busiest last.
 
-    Excluded namespaces are left out, and those with an isolation policy or an anti-affinity group unless the settings
-    shed them too. GainShedder has rules of its own and gets all. The limit counts what remains, so a bundle that stays
-    takes no place of one that may go. Raises `ConfigurationError`.
+    Pulsar's own and excluded namespaces are left out, and those with an isolation policy or an anti-affinity group
+    unless the settings shed them too. GainShedder has rules of its own and gets all. The limit counts what remains, so
+    a bundle that stays takes no place of one that may go. Raises `ConfigurationError`.
     """
     configuration, most = Configuration(settings, profile, alone=True), _limit(settings)
     if configuration.text("loadBalancerLoadSheddingStrategy") == GAIN:
         return dict(reported)
-    staying = set(configuration.names("loadBalancerSheddingExcludedNamespaces"))
+    names = {_namespace(entry.bundle_name) for top in reported.values() for entry in top.top_bundles_load_data}
+    staying = {SYSTEM_NAMESPACE, *configuration.names("loadBalancerSheddingExcludedNamespaces")}
+    staying.update(name for name in names if never_moved(f"{name}/"))
     if not configuration.on("loadBalancerSheddingBundlesWithPoliciesEnabled"):
-        names = {_namespace(entry.bundle_name) for top in reported.values() for entry in top.top_bundles_load_data}
         namespaces = tuple(sorted(names))
         staying.update(anti_affinity_groups)
         for policy in isolation_policies.values():

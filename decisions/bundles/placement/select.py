@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from decisions.bundles import candidates
 from decisions.bundles.averages import DEFAULT_BUNDLE
-from decisions.bundles.cluster import ClusterView
+from decisions.bundles.cluster import SYSTEM_NAMESPACE, ClusterView
 from decisions.bundles.configuration import LEAST_PROJECTED
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.placement import strategies
@@ -25,7 +25,6 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
         LEAST_PROJECTED: strategies.select_least_projected,
     }
 )
-_SYSTEM_NAMESPACE = "pulsar/system"
 
 
 def select_broker(cluster: ClusterView, bundle: str) -> str | None:
@@ -42,7 +41,7 @@ def select_broker(cluster: ClusterView, bundle: str) -> str | None:
     namespace = candidates.namespace_of(bundle)
     brokers = candidates.under_topic_cap(cluster, bundle, allowed)
     brokers = candidates.spread_over_domains(cluster, bundle, brokers)
-    if conf.on("loadBalancerDistributeBundlesEvenlyEnabled") or namespace == _SYSTEM_NAMESPACE:
+    if conf.on("loadBalancerDistributeBundlesEvenlyEnabled") or namespace == SYSTEM_NAMESPACE:
         brokers = candidates.fewest_bundles(cluster, bundle, brokers)
     classes = {broker: cluster.reports[broker].data.load_manager_class_name for broker in brokers}
     brokers = candidates.same_class(cluster, bundle, classes)
