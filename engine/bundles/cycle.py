@@ -211,8 +211,18 @@ def _top_bundles(
 
 
 def _decide_cycle(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
-    answer = decide(snapshot_of(state, now, operation))
-    state.memory = answer.state.model_copy(update={"bundles": {}})
+    """Decide on all bundles but those that wait for an outcome.
+
+    A shedder that picked one of them would count a move that is not made, and fit the others to it.
+    """
+    snapshot, unloaded = snapshot_of(state, now, operation), state.memory.recently_unloaded_bundles
+    waiting = dict.fromkeys(state.open.keys() - unloaded.keys(), now)
+    if waiting:
+        memory = state.memory.model_copy(update={"recently_unloaded_bundles": unloaded | waiting})
+        snapshot = snapshot.model_copy(update={"state": memory})
+    answer = decide(snapshot)
+    remaining = {bundle: at for bundle, at in answer.state.recently_unloaded_bundles.items() if bundle not in waiting}
+    state.memory = answer.state.model_copy(update={"bundles": {}, "recently_unloaded_bundles": remaining})
     return answer
 
 

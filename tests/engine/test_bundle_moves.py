@@ -88,6 +88,20 @@ def test_an_expired_move_is_decided_again():
     assert {row["arguments"] for row in again} & {row["arguments"] for row in rows}
 
 
+@pytest.mark.parametrize("status", ["failed", "superseded"])
+def test_bundle_that_waits_is_not_counted_as_moved(status):
+    """Its unload was not made: a cycle that picked it again would fit other moves to it."""
+    fleet, rows, number = Fleet("default"), [], 0
+    while not rows:
+        rows, number = fleet.minute(number), number + 1
+    fleet.minute(number, *(ended(row, status) for row in rows))
+    (state,) = clusters_of(fleet.bucket.packed).values()
+    waiting = {json.loads(row["arguments"])["bundle"] for row in rows}
+    assert waiting <= state.open.keys()
+    assert not waiting & state.memory.gain_shedder.moves.keys()
+    assert not waiting & state.memory.recently_unloaded_bundles.keys()
+
+
 def projected_stats(state, broker):
     return snapshot_of(state, NOW + MINUTE, "shed").brokers[broker].last_stats
 
