@@ -76,7 +76,7 @@ def killed_at(
     killed = 0
     for enough in sorted(instants):
         with running(pulsar, *command) as process:
-            wait_until(lambda: process.poll() is not None or progress() >= enough, 60)  # noqa: B023
+            wait_until(lambda: process.poll() is not None or progress() >= enough, 240)  # noqa: B023
             killed += process.poll() is None
             if chance.random() < 0.5 and process.poll() is None:
                 # Its hands first: it starts new ones, and is killed in the middle of that.
