@@ -17,6 +17,7 @@ from anabranch.admin.credentials import Credentials
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import BadAddress, PasswordInAddress, Transport, check_address
 from anabranch.admin.watch import NoWatch
+from anabranch.cli.exits import Unreachable
 from decisions.topic.layout import SegmentLayout
 from schemas.printable import printable
 
@@ -31,13 +32,9 @@ T = TypeVar("T")
 class RefusedByServer(click.ClickException):
     """The server has refused the call; the message is the server's."""
 
-    exit_code = 1
 
-
-class ClusterUnreachable(click.ClickException):
+class ClusterUnreachable(Unreachable):
     """No answer of an admin interface came from the URL; the message says which URL and what to do."""
-
-    exit_code = 3
 
 
 class WatchUnsupported(Exception):

@@ -13,7 +13,7 @@ from typing import Literal
 import click
 
 from anabranch.cli.context import Context
-from anabranch.cli.exits import Unreachable
+from anabranch.cli.reports import reading_lake
 from anabranch.safeguards.commands import DONE, judge, read_reason, whoami
 from schemas.printable import printable
 
@@ -37,17 +37,9 @@ def with_reason_and_actor(function: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def lake_errors(context: Context) -> Iterator[str]:
     """The lake's path; what Delta raises becomes a line for people."""
-    from deltalake.exceptions import DeltaError
-
-    from lake.tables import LakeError
-
     lake = context.settings.lake_path
-    try:
+    with reading_lake(lake, action="read or written"):
         yield lake
-    except LakeError:
-        raise
-    except (DeltaError, OSError) as error:
-        raise Unreachable(f"the lake {lake} cannot be read or written: {error}") from error
 
 
 def decide_on(context: Context, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str) -> None:

@@ -18,7 +18,7 @@ EXAMPLES = {
     "serve alerts": ["serve alerts", "serve alerts --once"],
     "serve alerts check": ["serve alerts check"],
     "serve alerts list": ["serve alerts list --all"],
-    "serve alerts test": ["serve alerts test OverloadNotAnswered --at '2h ago'"],
+    "serve alerts test": ["serve alerts test OverloadNotRelieved --at '2h ago'"],
     "status": ["status", "status --output json"],
     "plan": ["plan", "plan --topics orders"],
     "explain": ["explain orders", "explain orders --at 14:05 --segment 3", "explain orders --output json"],

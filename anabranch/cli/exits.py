@@ -10,9 +10,9 @@ import click
 FOUND = 1
 """Something was found, refused or failed; also a gate that had nothing to look at."""
 USAGE = 2
-"""Wrong usage or settings."""
+"""Wrong usage or settings; a topic that is not in the lake."""
 UNREACHABLE = 3
-"""No answer: Kafka, the cluster or the lake cannot be reached or read."""
+"""No answer: Kafka, ZooKeeper, the cluster or the lake cannot be reached or read, or the lake has no topic."""
 PERSON_NEEDED = 4
 """The job failed, and would fail again until a person has acted: no supervisor should start it."""
 

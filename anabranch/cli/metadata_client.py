@@ -6,8 +6,9 @@ import ssl
 from contextlib import ExitStack
 from typing import Any
 
-import click
 from pydantic import SecretStr
+
+from anabranch.cli.exits import Unreachable
 
 _CONNECT_SECONDS = 15.0
 
@@ -15,7 +16,7 @@ _CONNECT_SECONDS = 15.0
 def connect_metadata(
     address: str, log_in: SecretStr | None, tls: ssl.SSLContext | None, session_seconds: float, stack: ExitStack
 ) -> Any:
-    """Connect to `HOST:PORT,HOST:PORT/CHROOT`; `stack` closes it. Raises `click.ClickException`."""
+    """Connect to `HOST:PORT,HOST:PORT/CHROOT`; `stack` closes it. Raises `Unreachable`."""
     from kazoo.client import KazooClient
     from kazoo.exceptions import KazooException
     from kazoo.handlers.threading import KazooTimeoutError
@@ -35,7 +36,7 @@ def connect_metadata(
     try:
         client.start(_CONNECT_SECONDS)
     except (KazooException, KazooTimeoutError) as error:
-        raise click.ClickException(
+        raise Unreachable(
             f"no ZooKeeper answers at {address}: {error or type(error).__name__}; see [bookies] metadata"
         ) from None
     stack.callback(client.close)

@@ -35,16 +35,25 @@ def refuse_options(options: Mapping[str, str], purpose: str) -> None:
 
 
 @contextmanager
-def reading_lake(lake: str, *refusals: type[Exception]) -> Iterator[None]:
-    """Turn `refusals`, and errors of the lake, into errors of the command."""
+def reading_lake(lake: str, *refusals: type[Exception], action: str = "read") -> Iterator[None]:
+    """Turn errors into exit codes: 1 for `refusals`, 2 for an unknown topic, 3 for a lake without answer or topics."""
     from deltalake.exceptions import DeltaError
+
+    from anabranch.query.topics import NoTopics, UnknownTopic
+    from lake.tables import LakeError
 
     try:
         yield
+    except BrokenPipeError:
+        raise
+    except (LakeError, NoTopics) as error:
+        raise Unreachable(printable(str(error))) from error
+    except UnknownTopic as error:
+        raise click.UsageError(printable(str(error))) from error
     except refusals as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
-        raise Unreachable(f"the lake {lake} cannot be read: {error}") from error
+        raise Unreachable(f"the lake {lake} cannot be {action}: {printable(str(error))}") from error
 
 
 def check_report(output: str, file: Path | None) -> None:

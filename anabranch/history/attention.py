@@ -35,8 +35,8 @@ class Conditions:
     """Age of the oldest open decision if it is stuck; None: it is not."""
     approvals: int
     """Decisions that wait for approval."""
-    firing: int
-    """Alerts that fire."""
+    firing: tuple[str, ...]
+    """Names of the alerts that fire."""
 
 
 def attention(conditions: Conditions) -> list[Attention]:
@@ -54,6 +54,7 @@ def attention(conditions: Conditions) -> list[Attention]:
         reasons.append(Attention("decision", f"a decision has been open for {span(conditions.stuck_seconds)}"))
     if count := conditions.approvals:
         reasons.append(Attention("approval", f"{count} decision{'s wait' if count > 1 else ' waits'} for approval"))
-    if count := conditions.firing:
-        reasons.append(Attention("alert", f"{count} alert{'s fire' if count > 1 else ' fires'}"))
+    if conditions.firing:
+        count, names = len(conditions.firing), ", ".join(sorted(set(conditions.firing)))
+        reasons.append(Attention("alert", f"{count} alert{'s fire' if count > 1 else ' fires'}: {names}"))
     return reasons

@@ -151,7 +151,7 @@ def _attention(status: Mapping[str, Any]) -> list[str]:
         stop=status["stop"],
         stuck_seconds=decisions["oldestSeconds"] if decisions["stuck"] else None,
         approvals=decisions["waiting"].get("approval", 0),
-        firing=sum(alert["status"] == "firing" for alert in status["alerts"]),
+        firing=tuple(alert["alert"] for alert in status["alerts"] if alert["status"] == "firing"),
     )
     return [reason.sentence for reason in attention(conditions)]
 

@@ -13,11 +13,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from deltalake.exceptions import DeltaError
 
+from anabranch.admin.answers import Response
+from anabranch.admin.transport import Transport
 from anabranch.auth.tokens import TokensError, read_tokens
 from anabranch.collectors.status import STATUS_FILE, read_status
 from anabranch.local.broker import check_port_is_free, is_serving
@@ -33,6 +37,8 @@ from schemas.settings.root import Settings, SettingsError, load_settings
 from schemas.tables.rows import TABLES
 
 MIN_MEMORY_MB = 4_000
+HEALTH_SECONDS = 3.0
+"""Time for the controller to say how it is: more than it takes to find its store silent."""
 
 
 @dataclass(frozen=True)
@@ -218,14 +224,28 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
             yield CheckResult(name, True, "a free one is chosen")
         elif running is not None:
             yield CheckResult(name, True, f"{port}, used by the local run")
+        elif server == "controller" and _serves_controller(settings, port):
+            yield CheckResult(name, True, f"{port}, used by a healthy controller")
         else:
             try:
                 check_port_is_free(port, f"the {server}")
             except SetupError as error:
-                remedy = f"fine if it is the {server} of this deployment; else stop the process, or set 0"
-                yield CheckResult(name, False, str(error).partition(":")[0], remedy)
+                yield CheckResult(name, False, str(error).partition(":")[0], "stop that process, or set 0")
             else:
                 yield CheckResult(name, True, f"{port} is free")
+
+
+def _serves_controller(settings: Settings, port: int) -> bool:
+    """Return True if a healthy controller of ours answers at the port."""
+    url = settings.controller.url
+    if urlsplit(url).port != port:
+        url = f"http://127.0.0.1:{port}"
+    transport = Transport(
+        url, None, user_agent="anabranch-doctor", timeout_seconds=HEALTH_SECONDS, tls=settings.url_context()
+    )
+    with closing(transport):
+        answer = transport.exchange("GET", "/healthz")
+    return isinstance(answer, Response) and answer.status == 200 and answer.body == b'{"status":"ok"}'
 
 
 def _local_run(settings: Settings) -> Iterator[CheckResult]:

@@ -26,6 +26,10 @@ class UnknownTopic(LookupError):
     """No topic has that name, or several have; the message lists the nearest."""
 
 
+class NoTopics(UnknownTopic):
+    """The lake has no topic at all."""
+
+
 def topics_on_record(lake: str) -> list[str]:
     """Return every topic with a layout in the lake, sorted. Raises what Delta raises."""
     subjects: set[str] = set()
@@ -35,10 +39,10 @@ def topics_on_record(lake: str) -> list[str]:
 
 
 def topic_on_record(lake: str, text: str) -> str:
-    """Return the topic of the lake that a name means. Raises `UnknownTopic`, and what Delta raises."""
+    """Return the topic of the lake that a name means. Raises as `find_topic` does, and what Delta raises."""
     names = topics_on_record(lake)
     if not names:
-        raise UnknownTopic(
+        raise NoTopics(
             f"no layout of any topic is on record in {lake}: is the job running, with [lake] path there, and does "
             "something announce layouts?"
         )
@@ -48,7 +52,8 @@ def topic_on_record(lake: str, text: str) -> str:
 def find_topic(names: Collection[str], text: str, hints: bool = True) -> str:
     """Return the topic meant by `topic://acme/shop/orders`, `acme/shop/orders`, `shop/orders` or `orders`.
 
-    Raises `UnknownTopic`; with `hints` it names the nearest ones, which takes tens of milliseconds.
+    Raises `UnknownTopic`, and `NoTopics` without any name; with `hints` it names the nearest ones, which takes tens of
+    milliseconds.
     """
     if text in names:
         return text
@@ -61,7 +66,7 @@ def find_topic(names: Collection[str], text: str, hints: bool = True) -> str:
     if ending:
         raise UnknownTopic(f"{printable(text)} may be each of {_listed(sorted(ending))}: give more of the name")
     if not names:
-        raise UnknownTopic("no layout of any topic is on record: is the job running, and does something announce them?")
+        raise NoTopics("no layout of any topic is on record: is the job running, and does something announce them?")
     if not hints or len(text) > MAX_NAME_BYTES:
         raise UnknownTopic(f"no topic {printable(text[:MAX_NAME_BYTES])} is on record")
     last = tail.rpartition("/")[2]

@@ -41,7 +41,7 @@ def test_missing_metadata_store_gets_advice() -> None:
 def test_silent_metadata_store_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.cli.metadata_client._CONNECT_SECONDS", 1.0)
     result = run("list", "--metadata", "127.0.0.1:1")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "no ZooKeeper answers at 127.0.0.1:1" in result.output
 
 

@@ -65,9 +65,9 @@ def test_list_says_how_each_ended(ask):
     ]
 
 
-def test_list_of_an_unknown_topic_fails(ask):
+def test_list_of_an_unknown_topic_is_wrong_usage(ask):
     result = ask("list", "--topic", "nosuch")
-    assert (result.exit_code, "nosuch" in result.output) == (1, True)
+    assert (result.exit_code, "nosuch" in result.output) == (2, True)
 
 
 def test_show_has_every_step_and_error(ask):

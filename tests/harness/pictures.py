@@ -91,13 +91,15 @@ def _take(url: str, folder: Path) -> None:
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
         )
 
-        def picture(name: str, path: str, scheme: str = "light") -> None:
+        def picture(name: str, path: str, scheme: str = "light", top: str = "") -> None:
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             driver.get(path if path.startswith("http") else url + path)
             end = time.monotonic() + _LOADED_S
             while not driver.execute_script(_STANDS) and time.monotonic() < end:
                 time.sleep(0.1)
+            if top:
+                driver.execute_script("document.querySelector(arguments[0])?.scrollIntoView()", top)
             driver.save_screenshot(str(folder / f"{name}.png"))
             click.echo(f"{folder / f'{name}.png'}")
 
@@ -105,11 +107,12 @@ def _take(url: str, folder: Path) -> None:
             found = driver.find_elements(By.CSS_SELECTOR, selector)
             return found[0].get_attribute("href") if found else None
 
-        picture("fleet", "/?order=segments")
+        picture("fleet", "/?last=15m")
         topic, decision = first("tbody th a[href*='/topic']"), first("a[href*='/decision']")
         if topic is not None:
-            picture("topic", f"{topic}&last=15m")
-            picture("topic-dark", f"{topic}&last=15m", "dark")
+            picture("load", f"{topic}&last=15m")
+            picture("topic", f"{topic}&last=15m", top="#keys")
+            picture("topic-dark", f"{topic}&last=15m", "dark", top="#keys")
         if decision is not None:
             picture("decision", decision)
         picture("operations", "/operations")

@@ -211,7 +211,7 @@ def test_what_is_not_there_is_said_with_what_is(bucket, tmp_path, arguments, exp
 def test_missing_lake_error_names_searched_place(tmp_path, asked):
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path / "none"}"\n')
     run = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), asked, "t0"])
-    assert run.exit_code == 1
+    assert run.exit_code == 3
     assert f"no layout of any topic is on record in {tmp_path / 'none'}: is the job running" in run.output
 
 

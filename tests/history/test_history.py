@@ -217,7 +217,7 @@ def test_the_command_draws_what_is_on_record(tmp_path):
     assert "split 0 into 2 and 3 at 2025-11-20 17:43:20 UTC, msgRateIn" in file.read_text()
     told = json.loads(run("t0", "--since", "2025-11-20T17:40", "--output", "json").output)
     assert [turn["kind"] for turn in told["turns"]] == ["split"]
-    assert run("t7").exit_code == 1
+    assert run("t7").exit_code == 2
     late = run("t0", "--since", "2030-01-01T00:00Z")
     assert (late.exit_code, late.output) == (
         1,

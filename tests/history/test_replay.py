@@ -177,7 +177,7 @@ def test_exit_code_of_replay_tells_of_differences(tmp_path):
     assert run("--topics", "t0,t1", "--until", "2025-11-20T17:36").output == (
         "1 decisions, 2 holds, 8 evaluations: the same\n"
     )
-    assert run("--topics", "nobody").exit_code == 1
+    assert run("--topics", "nobody").exit_code == 2
     nothing = run("--since", "2030-01-01T00:00:00Z")
     assert (nothing.exit_code, "to compare: see --since" in nothing.output) == (1, True)
     bucket.tables[HOLDS.name] = [edited(bucket, HOLDS, gate=lambda _: "min-segments")[HOLDS.name]]

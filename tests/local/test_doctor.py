@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +17,8 @@ from anabranch.local.doctor import examine, wrong_packages
 from anabranch.local.processes import TOKEN_VARIABLE, carries_token
 from anabranch.local.setup import LOCALFS_JAR
 from anabranch.local.supervisor import lock_folder
+from tests.cli.conftest import stranger
+from tests.controller.conftest import run_controller
 from tests.lake.object_store import serving
 from tests.local.settings import home_with
 from tests.waiting import wait_until
@@ -51,6 +54,28 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
     assert set(found) == {"jars for spark", "jars for kafka", "jars for zookeeper", "disk", "port of the broker"}
     assert "another SHA-256" in found["jars for spark"].found
     assert all(finding.remedy for finding in found.values())
+
+
+def port_of_the_controller(tmp_path, url):
+    """What the doctor says of the controller's port when that is the one of an address."""
+    file = home_with(tmp_path)
+    file.write_text(f"{file.read_text()}[controller]\nport = {urlsplit(url).port}\n")
+    (finding,) = (finding for finding in examine(HOME, [file]) if finding.check == "port of the controller")
+    return finding
+
+
+@pytest.mark.process
+def test_port_of_our_running_controller_is_well(tmp_path):
+    with run_controller(tmp_path / "layouts.db") as running:
+        finding = port_of_the_controller(tmp_path, running.url)
+    assert (finding.ok, finding.found.endswith("used by a healthy controller")) == (True, True), finding
+
+
+@pytest.mark.process
+def test_port_of_a_foreign_server_is_named(tmp_path):
+    with stranger((200, {}, b"ok\n")) as other:
+        finding = port_of_the_controller(tmp_path, other.url)
+    assert (finding.ok, finding.remedy) == (False, "stop that process, or set 0")
 
 
 @pytest.mark.process

@@ -72,6 +72,9 @@ def test_summary_counts_topics_over_open_held_and_short():
     ]
 
 
+ALERTS_ON_RECORD = [{"alert": "TopicHot", "status": "firing"}, {"alert": "LoadMissing", "status": "pending"}]
+
+
 def test_quiet_fleet_needs_nobody():
     summary = summarize([row(1)], [], [], at(0))
     assert (summary.over, summary.worst, summary.over_seconds, summary.needs) == (0, None, None, [])
@@ -85,7 +88,7 @@ def test_quiet_fleet_needs_nobody():
         (at(99), ExecutorView("one", (0,), 1, True), [], ["no executor acts"]),
         (at(99), ExecutorView("one", (), 1, False), [], ["no executor acts"]),
         (None, ExecutorView("one", (0,), 1, False), [], ["the job has committed nothing yet"]),
-        (at(99), ExecutorView("one", (0,), 1, False), [{"status": "firing"}, {"status": "pending"}], ["1 alert fires"]),
+        (at(99), ExecutorView("one", (0,), 1, False), ALERTS_ON_RECORD, ["1 alert fires: TopicHot"]),
     ],
 )
 def test_process_that_is_down_needs_a_person(batch_at, executor, alerts, sentences):
@@ -132,7 +135,7 @@ def test_fleet_page_opens_with_its_numbers(fleet_lake):
     assert "<strong>2</strong> consumers without a segment" in summary
     assert "<strong>1</strong> decision in the last hour" in summary
     assert "1 split applied" in summary
-    assert "1 alert fires" in summary
+    assert "1 alert fires: TopicHot" in summary
     assert "no executor acts" in summary
     assert text.index('id="summary"') < text.index('data-chart="fleet"') < text.index('class="fleet"')
 

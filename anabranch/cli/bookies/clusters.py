@@ -27,7 +27,9 @@ from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
 from anabranch.bookkeeper.snapshot_reader import Looker
 from anabranch.bookkeeper.term import SwitchTerm
 from anabranch.cli.context import Context
+from anabranch.cli.exits import Unreachable
 from anabranch.cli.metadata_client import connect_metadata
+from anabranch.cli.reports import reading_lake
 from decisions.bookkeeper.uris import BadUri, read_uri
 from schemas.bookies import BookieSnapshot, Operation, Progress, Request
 from schemas.printable import printable
@@ -160,8 +162,6 @@ class Bookies:
 @contextmanager
 def opened_bookies(context: Context, metadata: str | None, brokers: str | None) -> Iterator[Bookies]:
     """The cluster of the settings, with these instead of theirs; faults become a line for people."""
-    from deltalake.exceptions import DeltaError
-
     from lake.lease import LeaseLost
 
     settings = context.settings
@@ -173,15 +173,15 @@ def opened_bookies(context: Context, metadata: str | None, brokers: str | None) 
     settings = settings.model_copy(update={"bookies": chosen})
     context.warn("bookies", settings)
     with ExitStack() as stack:
+        refusals = (BadRegistry, MetadataRefused, LeaseLost, BadUri)
         try:
-            bookies = Bookies(settings, stack)
-            if settings.bookies.metadata_auth is not None:
-                warn_of_open_node(bookies.store)
-            yield bookies
-        except (BadRegistry, MetadataUnreachable, MetadataRefused, LeaseLost, BadUri) as error:
-            raise click.ClickException(printable(str(error))) from error
-        except (DeltaError, OSError) as error:
-            raise click.ClickException(f"the lake {settings.lake_path} cannot be read or written: {error}") from error
+            with reading_lake(settings.lake_path, *refusals, action="read or written"):
+                bookies = Bookies(settings, stack)
+                if settings.bookies.metadata_auth is not None:
+                    warn_of_open_node(bookies.store)
+                yield bookies
+        except MetadataUnreachable as error:
+            raise Unreachable(printable(str(error))) from error
 
 
 def _unlisted_text(name: str) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.instants import INSTANT
+from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -113,10 +115,12 @@ def check_rules(context: Context, output: str) -> None:
 
 @alerts_command.command("test")
 @click.argument("rule", metavar="RULE")
-@click.option("--at", "at", metavar="TIME", help="As 2026-11-22T14:05:00Z (without a zone: UTC); without it, now.")
+@click.option(
+    "--at", "at", type=INSTANT, metavar="TIME", help="As 14:05, 2026-11-22T14:05:00Z or '2h ago', UTC; without it, now."
+)
 @_OUTPUT
 @click.pass_obj
-def test_rule(context: Context, rule: str, at: str | None, output: str) -> None:
+def test_rule(context: Context, rule: str, at: datetime | None, output: str) -> None:
     """Say what RULE would have said at a time, from rows as they were on record then.
 
     Nothing is sent or recorded.
@@ -126,7 +130,7 @@ def test_rule(context: Context, rule: str, at: str | None, output: str) -> None:
     from anabranch.alerts.asking import rehearse
     from anabranch.alerts.evaluator import utc_now
 
-    now = utc_now() if at is None else _instant(at)
+    now = at or utc_now()
     with _errors(context):
         rules = _read_rules(context)
         chosen = next((candidate for candidate in rules.rules if candidate.name == rule), None)
@@ -166,25 +170,11 @@ def _read_rules(context: Context) -> Rules:
 
 @contextmanager
 def _errors(context: Context) -> Iterator[None]:
-    from deltalake.exceptions import DeltaError
-
     from anabranch.alerts.asking import AskError
     from lake.lease import LeaseLost
 
-    try:
+    with reading_lake(context.settings.lake_path, LeaseLost, AskError, action="used"):
         yield
-    except (LeaseLost, AskError) as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {context.settings.lake_path} cannot be used: {error}") from error
-
-
-def _instant(text: str) -> datetime:
-    try:
-        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no instant like 2026-11-22T14:05:00Z", param_hint="--at") from None
-    return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
 
 
 def _said(value: object) -> str:

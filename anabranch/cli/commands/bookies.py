@@ -247,15 +247,12 @@ def check_invariants(bookies: Bookies, output: str, contents: bool) -> None:
 def show_history(context: Context, output: str) -> None:
     """Show all switches on record, phase by phase, and the ledgers that failed. Reads the lake only."""
     from anabranch.cli.bookies.report import history_json, history_text
-    from anabranch.cli.braking import lake_errors
+    from anabranch.cli.reports import reading_lake
     from anabranch.history.switches import switches
     from anabranch.query.sql import SqlError
 
-    try:
-        with lake_errors(context) as lake:
-            recorded = switches(lake)
-    except SqlError as error:
-        raise click.ClickException(str(error)) from error
+    with reading_lake(context.settings.lake_path, SqlError):
+        recorded = switches(context.settings.lake_path)
     if output == "json":
         click.echo(json.dumps(history_json(recorded)))
         return

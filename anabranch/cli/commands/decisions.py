@@ -18,6 +18,7 @@ from anabranch.cli.connection import encodable_text
 from anabranch.cli.context import Context
 from anabranch.cli.exits import Unreachable
 from anabranch.cli.instants import INSTANT
+from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
 
 STATES = ("open", "intent", "applied", "superseded", "rejected", "failed", "observed")
@@ -115,21 +116,17 @@ def show_decision(context: Context, id: str, output: str) -> None:
 @contextmanager
 def _opened_lake(context: Context) -> Iterator[str]:
     """Yield the lake's path; errors become one line and an exit code."""
-    from deltalake.exceptions import DeltaError
-
     from anabranch.query.sql import SqlError
-    from anabranch.query.topics import UnknownTopic
-    from lake.tables import LakeError, open_table
+    from lake.tables import open_table
     from schemas.tables.rows import DECISIONS
 
     lake = context.settings.lake_path
     try:
-        if open_table(lake, DECISIONS) is None:
-            raise Unreachable(f"there is no table {DECISIONS.name} in {lake}: is [lake] path right?")
-        yield lake
-    except UnknownTopic as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, LakeError, OSError, SqlError) as error:
+        with reading_lake(lake):
+            if open_table(lake, DECISIONS) is None:
+                raise Unreachable(f"there is no table {DECISIONS.name} in {lake}: is [lake] path right?")
+            yield lake
+    except SqlError as error:
         raise Unreachable(f"the lake {lake} cannot be read: {error}") from error
 
 

@@ -59,13 +59,13 @@ def explain_command(
     from anabranch.cli.explain_text import explanation_text
     from anabranch.history.explain.changes import changes
     from anabranch.history.explain.record import NotOnRecord, check_segment, explain
-    from anabranch.query.topics import UnknownTopic, topic_on_record
+    from anabranch.query.topics import topic_on_record
     from decisions.autoscale.snapshot import snapshot_to_wire
     from streaming.job.policy import configured_policy, stored_policy
     from streaming.job.watchdog import OUTAGE_TICKS
 
     settings = context.settings
-    with reading_lake(settings.lake_path, NotOnRecord, UnknownTopic):
+    with reading_lake(settings.lake_path, NotOnRecord):
         name = topic_on_record(settings.lake_path, encodable_text(topic))
         outage = timedelta(seconds=settings.stream.tick_seconds * OUTAGE_TICKS)
         explanation = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)

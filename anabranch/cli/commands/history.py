@@ -50,12 +50,12 @@ def history_command(
     from anabranch.cli.river_text import river_text
     from anabranch.history.lineage.record import NothingOnRecord, read_river
     from anabranch.history.lineage.svg import picture
-    from anabranch.query.topics import UnknownTopic, topic_on_record
+    from anabranch.query.topics import topic_on_record
 
     if since is not None and until is not None and since >= until:
         raise click.BadParameter("--since has to be before --until")
     lake = context.settings.lake_path
-    with reading_lake(lake, NothingOnRecord, UnknownTopic):
+    with reading_lake(lake, NothingOnRecord):
         river = read_river(lake, topic_on_record(lake, encodable_text(topic)), since, until)
     if svg is not None:
         write_report(picture(river), svg, f"{len(river.reaches)} segments, {len(river.turns)} turns")

@@ -12,6 +12,7 @@ from anabranch.cli.commands import state
 from anabranch.cli.commands.lake_check import check
 from anabranch.cli.commands.lake_retain import retain_rows
 from anabranch.cli.context import Context
+from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
 from schemas.settings.root import Settings
 from schemas.tables.rows import HORIZONS, TABLES
@@ -32,15 +33,12 @@ lake_command.add_command(retain_rows)
 @click.pass_obj
 def create_tables(context: Context) -> None:
     """Make the tables that are missing; those that exist stay as they are."""
-    from deltalake.exceptions import DeltaError
-
     from lake.tables import create_lake
 
-    try:
-        for name, table in create_lake(context.settings.lake_path).items():
+    lake = context.settings.lake_path
+    with reading_lake(lake, action="written"):
+        for name, table in create_lake(lake).items():
             click.echo(f"{name}: version {table.version()}")
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"cannot create tables in {context.settings.lake_path}: {error}") from error
 
 
 @lake_command.command("show")
@@ -56,10 +54,12 @@ def show_tables(context: Context, table: str | None, output: str, limit: int) ->
     anabranch lake show decisions --limit 3
     anabranch lake show outcomes --output json | jq .status
     """
-    if table is None:
-        _show_tables(context.settings.lake_path, output)
-    else:
-        _show_rows(context.settings.lake_path, table, output, limit)
+    lake = context.settings.lake_path
+    with reading_lake(lake):
+        if table is None:
+            _show_tables(lake, output)
+        else:
+            _show_rows(lake, table, output, limit)
 
 
 @lake_command.command("register")
@@ -108,8 +108,6 @@ def register_tables(context: Context) -> None:
 @click.pass_obj
 def optimize_tables(context: Context, name: str | None, zorder: bool, writer: str) -> None:
     """Turn many small files into few large ones; safe while the job and an executor run."""
-    from deltalake.exceptions import DeltaError
-
     from lake.compaction import Compacting
     from lake.maintenance import compact_by_delta_rs, compact_by_delta_spark
     from lake.tables import open_table
@@ -118,7 +116,7 @@ def optimize_tables(context: Context, name: str | None, zorder: bool, writer: st
     before = datetime.now(timezone.utc).date() if zorder else None
     tables = [table for table in TABLES.values() if name in (None, table.name)]
     spark = None
-    faults: tuple[type[Exception], ...] = (DeltaError, Compacting)
+    faults: tuple[type[Exception], ...] = (Compacting,)
     if writer == "delta-spark":
         from pyspark.errors import PySparkException
 
@@ -129,13 +127,14 @@ def optimize_tables(context: Context, name: str | None, zorder: bool, writer: st
         spark = start_session(settings, {"spark.app.name": "anabranch-optimize"})
     try:
         for table in tables:
-            if open_table(settings.lake_path, table) is None:
-                click.echo(f"{table.name}: not made yet")
-                continue
-            if spark is None:
-                done = compact_by_delta_rs(settings.lake_path, table, before)
-            else:
-                done = compact_by_delta_spark(spark, settings.lake_path, table, before)
+            with reading_lake(settings.lake_path, action=f"compacted at {table.name}"):
+                if open_table(settings.lake_path, table) is None:
+                    click.echo(f"{table.name}: not made yet")
+                    continue
+                if spark is None:
+                    done = compact_by_delta_rs(settings.lake_path, table, before)
+                else:
+                    done = compact_by_delta_spark(spark, settings.lake_path, table, before)
             click.echo(f"{table.name}: {done.files_removed} files became {done.files_added}")
     except faults as error:
         raise click.ClickException(f"{table.name} was not compacted: {_first_line(error)}") from error
@@ -154,8 +153,6 @@ def vacuum_tables(context: Context, name: str | None, dry_run: bool) -> None:
     Old is a day, and seven days in the tables whose log is as long (docs/operations.md). Safe while the job and an
     executor run. No row is deleted, but older versions of the tables can no longer be read.
     """
-    from deltalake.exceptions import DeltaError
-
     from lake.maintenance import delete_unused
     from lake.tables import open_table
 
@@ -163,13 +160,11 @@ def vacuum_tables(context: Context, name: str | None, dry_run: bool) -> None:
     for table in (*TABLES.values(), HORIZONS):
         if name not in (None, table.name) or (table is HORIZONS and open_table(lake, table) is None):
             continue
-        try:
+        with reading_lake(lake, action=f"cleaned up at {table.name}"):
             if open_table(lake, table) is None:
                 click.echo(f"{table.name}: not made yet")
                 continue
             files = delete_unused(lake, table, dry_run)
-        except DeltaError as error:
-            raise click.ClickException(f"{table.name} was not cleaned up: {_first_line(error)}") from error
         click.echo(f"{table.name}: {len(files)} files {'would go' if dry_run else 'deleted'}")
 
 

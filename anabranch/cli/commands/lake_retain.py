@@ -9,6 +9,7 @@ from datetime import date, datetime, time, timezone
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.reports import reading_lake
 from lake.retention_plan import OF_TOPICS, TABLES, Cut, first_kept, plan_cuts
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, Table
 
@@ -55,7 +56,7 @@ def retain_rows(
             click.echo("[retention] keeps everything")
     else:
         cuts = [_cut_of(name, days, namespaces, today)]
-    failed, changes = list[str](), False
+    failed, changes = list[click.ClickException](), False
     for cut in cuts:
         if cut.name == "batches":
             limit = _limit(context.settings.lake_path, () if is_applied else cuts)
@@ -67,14 +68,15 @@ def retain_rows(
             try:
                 changes |= _apply_cut(context, cut, table, is_applied, is_daily=name is None)
             except click.ClickException as error:
-                failed.append(error.message)
+                failed.append(error)
                 break
     if is_applied:
         _drop_horizons(context.settings.lake_path)
     elif changes:
         click.echo("nothing was changed: add --apply to do it")
     if failed:
-        raise click.ClickException("; ".join(failed))
+        worst = max(failed, key=lambda error: error.exit_code)
+        raise type(worst)("; ".join(error.message for error in failed))
 
 
 def _cut_of(name: str, days: int | None, namespaces: Sequence[str], today: date) -> Cut:
@@ -108,8 +110,9 @@ def _apply_cut(context: Context, cut: Cut, table: Table, is_applied: bool, is_da
     from lake.tables import open_table
 
     lake = context.settings.lake_path
-    try:
+    with reading_lake(lake):
         delta = open_table(lake, table)
+    try:
         if is_daily and (delta is None or is_marked(delta, cut.before, cut.namespaces)):
             return False
         done = forget_rows(lake, table, cut.before, is_dry_run=True, namespaces=cut.namespaces)

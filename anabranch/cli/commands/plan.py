@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.exits import FOUND, Unreachable
+from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -40,36 +42,29 @@ def plan_command(ctx: click.Context, topics: str | None, limit: int, scratch: Pa
     changed and nobody is called. A topic with an open decision is held by `in-flight`. The exit code is 0 when nothing
     would be done, 1 when something would, and 3 when no topic can be read from the lake.
     """
-    from deltalake.exceptions import DeltaError
-
     from anabranch.history.plan import make_plan
     from anabranch.history.recorded import RecordedHistory, newest_before
-    from anabranch.query.topics import UnknownTopic, find_topic, topics_on_record
+    from anabranch.query.topics import find_topic, topics_on_record
     from engine.replay import RebuildError
-    from lake.tables import LakeError
     from streaming.job.policy import configured_policy, stored_policy
 
     context: Context = ctx.obj
     lake = context.settings.lake_path
     try:
-        on_record = topics_on_record(lake)
-        names = on_record if topics is None else [find_topic(on_record, name.strip()) for name in topics.split(",")]
-        with TemporaryDirectory(prefix="anabranch-plan-", dir=scratch) as folder:
+        with reading_lake(lake), TemporaryDirectory(prefix="anabranch-plan-", dir=scratch) as folder:
+            on_record = topics_on_record(lake)
+            names = on_record if topics is None else [find_topic(on_record, name.strip()) for name in topics.split(",")]
             recorded = RecordedHistory(lake, Path(folder), topics=names, horizon=newest_before(lake, None, names))
             plan = make_plan(recorded, stored_policy(configured_policy(context.settings)), names)
-    except UnknownTopic as error:
-        raise click.UsageError(printable(str(error))) from error
-    except (DeltaError, LakeError, OSError, RebuildError) as error:
-        click.echo(f"anabranch: the lake {lake} cannot be read: {printable(str(error))}", err=True)
-        ctx.exit(3)
+    except RebuildError as error:
+        raise Unreachable(f"the lake {lake} cannot be read: {printable(str(error))}") from error
     if plan is None or not plan.topics:
-        click.echo(f"no topic is on record in {lake}: is [lake] path right, and did the job ever run?", err=True)
-        ctx.exit(3)
+        raise Unreachable(f"no topic is on record in {lake}: is [lake] path right, and did the job ever run?")
     if output == "json":
         click.echo(json.dumps({"at": _instant(plan).isoformat(), **plan.to_json()}))
     else:
         _print_plan(plan, limit)
-    ctx.exit(1 if plan.actions else 0)
+    ctx.exit(FOUND if plan.actions else 0)
 
 
 def _print_plan(plan: Plan, limit: int) -> None:

@@ -15,8 +15,9 @@ from tempfile import TemporaryDirectory
 import click
 
 from anabranch.cli.context import Context
-from anabranch.cli.exits import FOUND, Unreachable
+from anabranch.cli.exits import FOUND
 from anabranch.cli.instants import INSTANT
+from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
 
 
@@ -47,12 +48,10 @@ def replay_command(
     release on a copy of the lake before an upgrade (docs/what-if.md). Exit code 0: the same; 1: different, with the
     differences, or nothing to compare; 3: the lake cannot be read.
     """
-    from deltalake.exceptions import DeltaError
-
     from anabranch.history.recorded import RecordedHistory, newest_before
     from anabranch.history.replay.clusters import replay_clusters
     from anabranch.history.replay.report import Replayed, replay
-    from anabranch.query.topics import UnknownTopic, find_topic, topics_on_record
+    from anabranch.query.topics import find_topic, topics_on_record
     from engine.replay import RebuildError
     from lake.forgotten import retained_from
     from schemas.snapshot import ENGINE_VERSION
@@ -60,7 +59,7 @@ def replay_command(
 
     context: Context = ctx.obj
     lake = context.settings.lake_path
-    try:
+    with reading_lake(lake, RebuildError, action="replayed"):
         names = None
         if topics is not None:
             on_record = topics_on_record(lake)
@@ -94,10 +93,6 @@ def replay_command(
                 if unknown := [name for name in chosen or () if name not in of_clusters.topics]:
                     raise click.ClickException(f"nothing of a cluster {printable(unknown[0])} is on record")
                 replay_clusters(results, of_clusters, begin, chosen, progress)
-    except (UnknownTopic, RebuildError) as error:
-        raise click.ClickException(printable(str(error))) from error
-    except (DeltaError, OSError) as error:
-        raise Unreachable(f"the lake {lake} cannot be replayed: {error}") from error
     if output == "json":
         click.echo(json.dumps(results.to_json()))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.reports import reading_lake
 
 OUTPUTS = ("table", "json", "csv", "parquet")
 
@@ -67,20 +69,17 @@ def sql_command(
 
 def _answer_statement(lake: str, statement: str, output: str, file: Path | None, limit: int) -> None:
     """Print or write the answer; raise `ClickException`."""
-    from deltalake.exceptions import DeltaError
-
     from anabranch.cli.answers import write_answer
     from anabranch.query.sql import LakeSql, SqlError
 
+    if file is not None and not os.access(file.absolute().parent, os.W_OK):
+        raise click.ClickException(f"{file} cannot be written: its folder is not there, or not yours")
     begun = time.monotonic()
     try:
-        rows = write_answer(LakeSql(lake).ask(statement), output, file, limit)
+        with reading_lake(lake, action="read, or the answer not written"):
+            rows = write_answer(LakeSql(lake).ask(statement), output, file, limit)
     except SqlError as error:
         raise click.ClickException(str(error)) from None
-    except BrokenPipeError:
-        raise
-    except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake cannot be read, or the answer not written: {error}") from error
     if file is not None or output == "table":
         click.echo(f"{rows:,} row{'' if rows == 1 else 's'}, {time.monotonic() - begun:.2f} s", err=True)
 

@@ -14,6 +14,7 @@ import click
 
 from anabranch.cli.connection import topic_name
 from anabranch.cli.context import Context
+from anabranch.cli.exits import Unreachable
 from anabranch.query.wording import instant
 from schemas.printable import printable
 
@@ -112,7 +113,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     except (CheckpointInUse, NoLease, RebuildError) as error:
         raise click.ClickException(str(error)) from error
     except (DeltaError, OSError) as error:
-        raise click.ClickException(f"{location} was not rebuilt: {error}") from error
+        raise Unreachable(f"{location} was not rebuilt: {error}") from error
     for line in rebuilt.gone:
         click.echo(f"warning: Kafka no longer has what came after the last record in the lake: {line}", err=True)
     clusters = f", {rebuilt.clusters} clusters with bundles" if engine.bundles else ""

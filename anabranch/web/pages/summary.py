@@ -113,7 +113,7 @@ def needs_of_processes(freshness: PageFreshness, brakes: BrakesView, alerts: Seq
         stop=brakes.stop.reason if brakes.stop else None,
         stuck_seconds=None,
         approvals=0,
-        firing=sum(alert["status"] == "firing" for alert in alerts),
+        firing=tuple(alert["alert"] for alert in alerts if alert["status"] == "firing"),
     )
     return attention(conditions)
 

@@ -91,7 +91,7 @@ function optionsOf(form, columns, width) {
       value: (plot, value, number, index) => series.show(index === null ? plot.data[number].at(-1) : value),
     }))],
     axes: [{ ...axis, values: axisClock }, ...scales.map((scale, number) => ({
-      ...axis, scale, side: number ? 1 : 3, ...(form.axis ? { values: (_, ticks) => ticks.map(form.axis) } : {}),
+      ...axis, scale, side: number ? 1 : 3, size: 64, ...(form.axis ? { values: (_, ticks) => ticks.map(form.axis) } : {}),
     }))],
   };
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +17,7 @@ from anabranch.simulation.shadow.record import NothingToCompare, read_sides
 from anabranch.simulation.shadow.report import compare
 from anabranch.simulation.shadow.sides import SAME, actions_in, reversals
 from decisions.topic.layout import SegmentLayout
+from tests.docs.guides import blocks
 from tests.engine.buckets import CONFIGURED
 from tests.engine.records import consumers, layout, outcome, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -238,6 +241,16 @@ def test_command_prints_text_json_or_page(told):
     assert '<script src="http' not in page
     only = json.loads(run(told, "--namespace", "acme/shop", "--output", "json").stdout)
     assert only["topics"] == 2
+
+
+def test_guide_of_pulsar_writes_the_report(told, monkeypatch):
+    monkeypatch.chdir(told)
+    [command] = [line for block in blocks("docs/pulsar.md") if "shadow" in block.run_by for line in block.commands]
+    since = (datetime.fromtimestamp(NOW / 1000, timezone.utc) - timedelta(days=1)).isoformat()
+    _, *arguments = shlex.split(command.replace("2026-11-22T08:00:00", since))
+    done = CliRunner().invoke(cli, ["-c", "settings.toml", *arguments])
+    assert done.exit_code == 0, done.output
+    assert (told / "shadow.html").read_text().startswith("<!doctype html>")
 
 
 def test_wrong_usage_and_an_empty_lake_are_one_line(told, tmp_path):
