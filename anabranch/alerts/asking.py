@@ -27,6 +27,10 @@ class AskError(Exception):
     """A rule cannot be evaluated; the message says why."""
 
 
+class LakeUnreadable(AskError):
+    """It cannot, because the lake gives no answer."""
+
+
 class Asking:
     """The lake as it was on record at one instant."""
 
@@ -57,7 +61,7 @@ class Asking:
         except SqlError as error:
             raise AskError(str(error)[:500]) from None
         except (DeltaError, OSError) as error:
-            raise AskError(f"the lake {self._lake} cannot be read: {str(error)[:500]}") from error
+            raise LakeUnreadable(f"the lake {self._lake} cannot be read: {str(error)[:500]}") from error
         return rows
 
 

@@ -265,8 +265,8 @@ def test_one_token_does_not_take_all_live_streams(lake, tokens):
 
 def test_bound_token_hears_nothing_of_the_whole(lake, tokens):
     asked = signed_in(lake, tokens, "acme").get("/operations").text
-    assert "Who acts" not in asked
-    assert "Who acts" in signed_in(lake, tokens.with_name("free")).get("/operations").text
+    assert "<h2>Executors</h2>" not in asked
+    assert "<h2>Executors</h2>" in signed_in(lake, tokens.with_name("free")).get("/operations").text
 
 
 def test_page_is_failing_without_its_tokens(lake, tokens):

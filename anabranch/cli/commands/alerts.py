@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.exits import Unreachable
 from anabranch.cli.instants import INSTANT
 from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
@@ -170,11 +171,14 @@ def _read_rules(context: Context) -> Rules:
 
 @contextmanager
 def _errors(context: Context) -> Iterator[None]:
-    from anabranch.alerts.asking import AskError
+    from anabranch.alerts.asking import AskError, LakeUnreadable
     from lake.lease import LeaseLost
 
     with reading_lake(context.settings.lake_path, LeaseLost, AskError, action="used"):
-        yield
+        try:
+            yield
+        except LakeUnreadable as error:
+            raise Unreachable(printable(str(error))) from error
 
 
 def _said(value: object) -> str:

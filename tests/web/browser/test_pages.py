@@ -44,7 +44,7 @@ PAGES = {
     "topic": (lambda lake: topic(ORDERS), "Gate by gate"),
     "topic of an instant": (lambda lake: topic(ORDERS) + "&at=2026-11-22T11:20:00Z", "Gate by gate"),
     "decision": (lambda lake: f"/decision?id={decided(lake)}", "Timeline"),
-    "operations": (lambda lake: "/operations", "What brakes them"),
+    "operations": (lambda lake: "/operations", "Safety controls"),
 }
 
 
