@@ -5,8 +5,6 @@ against a real Pulsar."""
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import subprocess
 import sys
 import time
@@ -20,7 +18,6 @@ from anabranch.admin.answers import Answered
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Rejected, SegmentStatsColumns, parse_message
-from tests.docs.guides import blocks
 from tests.harness.fake_pulsar import serving_cluster
 from tests.waiting import wait_until
 
@@ -170,32 +167,5 @@ def test_a_real_pulsar_is_collected(tmp_path, broker, pulsar, heard, namespace):
             assert isinstance(topics.delete_topic(name, force=True), Answered)
             # Nothing tells of the end of a topic but its layout, which is read every 30 seconds.
             wait_until(lambda: heard.poll().layout(name).cause == "deleted", 60)
-    finally:
-        transport.close()
-
-
-@pytest.mark.pulsar
-@pytest.mark.broker
-def test_guide_of_pulsar_makes_a_topic_that_is_read(tmp_path, broker, pulsar, namespace):
-    """The commands of docs/pulsar.md word for word, but for the namespace, which is of this test."""
-    transport = Transport(pulsar.admin_url, None, user_agent="test", timeout_seconds=20)
-    try:
-        transport.exchange("PUT", "/admin/v2/tenants/acme", body='{"adminRoles":[],"allowedClusters":["standalone"]}')
-        assert isinstance(ScalableTopics(transport).create_namespace(namespace), Answered)
-        settings_file(tmp_path, broker, pulsar.admin_url, namespace, "attached").rename(tmp_path / "anabranch.toml")
-        [commands] = [block.commands for block in blocks("docs/pulsar.md") if "collectors" in block.run_by]
-        for line in commands:
-            _, *arguments = shlex.split(line.replace("public/default", namespace))
-            done = subprocess.run(
-                [sys.executable, "-m", "anabranch", *arguments],
-                cwd=tmp_path,
-                env=os.environ | {"ANABRANCH_HOME": str(tmp_path)},
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
-            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        assert done.stdout.startswith("1 of 1 topics")
-        assert isinstance(ScalableTopics(transport).delete_topic(f"topic://{namespace}/orders", force=True), Answered)
     finally:
         transport.close()
