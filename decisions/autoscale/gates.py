@@ -185,8 +185,7 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "guard `skipUnsplittable`",
     ),
     Gate.ONE_HOT_KEY: Description(
-        "Splits brought no relief: nearly all the load stays in one piece, so it is one key (`detail` says about "
-        "where), and more segments cannot help.",
+        "One hot key: splits brought no relief, as nearly all the load stays in one piece; more segments cannot help.",
         "overload: largest rate / split threshold",
         ">",
         "twice what the key was found with",
