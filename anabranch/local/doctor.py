@@ -37,8 +37,8 @@ from schemas.settings.root import Settings, SettingsError, load_settings
 from schemas.tables.rows import TABLES
 
 MIN_MEMORY_MB = 4_000
-HEALTH_SECONDS = 3.0
-"""Time for the controller to say how it is: more than it takes to find its store silent."""
+HEALTH_SECONDS = 10.0
+"""Time for a controller to say how it is: more than it takes to find its store silent."""
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,9 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
             yield CheckResult(name, True, "a free one is chosen")
         elif running is not None:
             yield CheckResult(name, True, f"{port}, used by the local run")
-        elif server == "controller" and _serves_controller(settings, port):
-            yield CheckResult(name, True, f"{port}, used by a healthy controller")
+        elif server == "controller" and (health := _controller_health(settings, port)):
+            found = f"{port}, used by a controller that says {health}"
+            yield CheckResult(name, health == "ok", found, "its log says why, and /healthz with a token")
         else:
             try:
                 check_port_is_free(port, f"the {server}")
@@ -235,8 +236,8 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
                 yield CheckResult(name, True, f"{port} is free")
 
 
-def _serves_controller(settings: Settings, port: int) -> bool:
-    """Return True if a healthy controller of ours answers at the port."""
+def _controller_health(settings: Settings, port: int) -> str:
+    """Return `ok` or `failing` as a controller of ours at the port says; empty: there is none."""
     url = settings.controller.url
     if urlsplit(url).port != port:
         url = f"http://127.0.0.1:{port}"
@@ -245,7 +246,8 @@ def _serves_controller(settings: Settings, port: int) -> bool:
     )
     with closing(transport):
         answer = transport.exchange("GET", "/healthz")
-    return isinstance(answer, Response) and answer.status == 200 and answer.body == b'{"status":"ok"}'
+    match = re.match(rb'{"status":"(ok|failing)"', answer.body) if isinstance(answer, Response) else None
+    return match[1].decode() if match else ""
 
 
 def _local_run(settings: Settings) -> Iterator[CheckResult]:

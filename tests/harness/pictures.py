@@ -30,7 +30,7 @@ _LOADED_S, _STARTED_S = 20.0, 240.0
 
 
 @click.command()
-@click.option("--seconds", default=240, show_default=True, help="For how long the run goes before it is looked at.")
+@click.option("--seconds", default=300, show_default=True, help="For how long the run goes before it is looked at.")
 @click.option("--url", help="Of a page that is served already, instead of a run of its own.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=FOLDER)
 def main(seconds: int, url: str | None, folder: Path) -> None:
@@ -91,15 +91,13 @@ def _take(url: str, folder: Path) -> None:
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
         )
 
-        def picture(name: str, path: str, scheme: str = "light", top: str = "") -> None:
-            features = [{"name": "prefers-color-scheme", "value": scheme}]
+        def picture(name: str, path: str) -> None:
+            features = [{"name": "prefers-color-scheme", "value": "light"}]
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             driver.get(path if path.startswith("http") else url + path)
             end = time.monotonic() + _LOADED_S
             while not driver.execute_script(_STANDS) and time.monotonic() < end:
                 time.sleep(0.1)
-            if top:
-                driver.execute_script("document.querySelector(arguments[0])?.scrollIntoView()", top)
             driver.save_screenshot(str(folder / f"{name}.png"))
             click.echo(f"{folder / f'{name}.png'}")
 
@@ -110,12 +108,9 @@ def _take(url: str, folder: Path) -> None:
         picture("fleet", "/?last=15m")
         topic, decision = first("tbody th a[href*='/topic']"), first("a[href*='/decision']")
         if topic is not None:
-            picture("load", f"{topic}&last=15m")
-            picture("topic", f"{topic}&last=15m", top="#keys")
-            picture("topic-dark", f"{topic}&last=15m", "dark", top="#keys")
+            picture("topic", f"{topic}&last=15m")
         if decision is not None:
             picture("decision", decision)
-        picture("operations", "/operations")
     finally:
         driver.quit()
 

@@ -65,17 +65,26 @@ def port_of_the_controller(tmp_path, url):
 
 
 @pytest.mark.process
-def test_port_of_our_running_controller_is_well(tmp_path):
+def test_port_of_our_running_controller_is_known(tmp_path):
     with run_controller(tmp_path / "layouts.db") as running:
         finding = port_of_the_controller(tmp_path, running.url)
-    assert (finding.ok, finding.found.endswith("used by a healthy controller")) == (True, True), finding
+    assert "used by a controller that says" in finding.found
 
 
 @pytest.mark.process
-def test_port_of_a_foreign_server_is_named(tmp_path):
-    with stranger((200, {}, b"ok\n")) as other:
-        finding = port_of_the_controller(tmp_path, other.url)
-    assert (finding.ok, finding.remedy) == (False, "stop that process, or set 0")
+@pytest.mark.parametrize(
+    ("status", "body", "ok", "said"),
+    [
+        (200, b'{"status":"ok"}', True, "used by a controller that says ok"),
+        (503, b'{"status":"failing"}', False, "used by a controller that says failing"),
+        (200, b"ok\n", False, "stop that process, or set 0"),
+    ],
+    ids=["healthy", "failing", "foreign"],
+)
+def test_port_is_well_with_a_healthy_controller_alone(tmp_path, status, body, ok, said):
+    with stranger((status, {}, body)) as server:
+        finding = port_of_the_controller(tmp_path, server.url)
+    assert (finding.ok, said in f"{finding.found} {finding.remedy}") == (ok, True), finding
 
 
 @pytest.mark.process
