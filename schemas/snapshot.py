@@ -16,7 +16,7 @@ from schemas.kafka.delivery import Delivery
 from schemas.kafka.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-ENGINE_VERSION = "5"
+ENGINE_VERSION = "6"
 """Engine version in every decision row; a change marks decisions that may differ.
 
 It is incremented when the same snapshot may be decided differently, or the same messages lead to another snapshot.
@@ -28,6 +28,7 @@ It is incremented when the same snapshot may be decided differently, or the same
   bundles: unknown policies hold, and open moves count in the load of brokers
 - "5": a decision on a topic that the cluster does not know is a failure; bundles: a move counts until its load is
   reported, and a superseded decision leaves its bundle alone for five minutes
+- "6": bundles: a cycle picks no bundle whose last decision has no outcome yet, and Pulsar's own namespaces stay
 """
 
 Trigger = Literal["consumer", "tick"]
