@@ -100,11 +100,19 @@ def test_merge_that_idles_a_consumer_is_passed_over():
     assert isinstance(decide(replace(cold, consumers=stream(4))), Merge)
 
 
+@pytest.mark.parametrize(("consumers", "merges"), [(8, 2), (11, 1), (12, 1), (13, 0)])
+def test_parallel_merges_leave_each_consumer_a_bucket(consumers, merges):
+    """Of 16 entry buckets each merge costs four."""
+    narrow = replace(DEFAULT, max_entry_buckets_per_segment=4)
+    answer = decide(topic(4, budget=16, consumers=stream(consumers), policy=narrow))
+    assert (1 + len(answer.also) if isinstance(answer, Merge) else 0) == merges
+
+
 def test_default_merges_below_consumers_if_shared():
-    few = decide(topic(4, budget=16, consumers=stream(4), policy=DEFAULT))
+    few = decide(topic(4, budget=16, rate=449.0, consumers=stream(4), policy=DEFAULT))
     assert isinstance(few, Merge)
-    # Together above nine tenths of the floor: the next evaluation would split for its consumers.
-    assert decide(topic(4, budget=16, rate=451.0, consumers=stream(4), policy=DEFAULT)).gate is Gate.MERGE_CONSUMERS
+    # Together nine tenths of the floor: the next evaluation would split for its consumers.
+    assert decide(topic(4, budget=16, rate=450.0, consumers=stream(4), policy=DEFAULT)).gate is Gate.MERGE_CONSUMERS
     # Three checkpoint consumers need a segment each.
     consumers = {"group": ("CHECKPOINT", 3), **stream(4)}
     merges = decide(topic(4, budget=16, consumers=consumers, policy=DEFAULT))
