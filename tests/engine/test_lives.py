@@ -56,8 +56,9 @@ def lived(is_said=True, **of_bucket):
 @pytest.mark.parametrize("is_said", SAYS_ITS_LIFE)
 def test_consumers_after_deletion_make_no_topic(is_said):
     bucket = lived(is_said)
-    output = bucket.batch(NOW + 3 * MINUTE, said(is_said, FIRST, consumers(5), NOW + MINUTE), tick(2))
-    assert (output.counts.events, output.dead_letters, output.counts.evaluations) == (2, [], 0)
+    late = [said(is_said, FIRST, consumers(5), instant) for instant in (NOW + MINUTE, NOW + 2 * MINUTE - 1)]
+    output = bucket.batch(NOW + 3 * MINUTE, *late, tick(2))
+    assert (output.counts.events, output.dead_letters, output.counts.evaluations) == (3, [], 0)
     assert not topics_of(bucket.packed).topics
 
 
