@@ -48,6 +48,10 @@ class ScalableTopics:
         """PUT: create a topic with `segments` equal segments."""
         return self._do("PUT", topic_path(topic), {"numInitialSegments": str(segments)}, json.dumps(dict(properties)))
 
+    def adopt_topic(self, topic: str, adoption: Mapping[str, Any]) -> Reply[None]:
+        """POST …/migrate: create a topic from a sealed Kafka topic (only in our controller)."""
+        return self._do("POST", f"{topic_path(topic)}/migrate", body=json.dumps(adoption))
+
     def list_topics(self, namespace: str, properties: Sequence[str] = ()) -> Reply[list[str]]:
         """Return the topics of a namespace that have all `properties`, each `key=value`."""
         return self._read(namespace_path(namespace), _read_names, {"property": list(properties)})

@@ -13,8 +13,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
+from anabranch.controller.adoption import Adoption
 from anabranch.controller.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from anabranch.controller.layouts.reader import life_of, no_topic
 from anabranch.controller.layouts.store import LayoutStore
@@ -23,7 +24,7 @@ from anabranch.controller.loads import ReportedLoads
 from anabranch.controller.operations.journal import Operation, list_operations
 from anabranch.controller.operations.pruning import KeptSegment, Pruning
 from anabranch.controller.operations.runner import OperationRunner
-from anabranch.controller.outbox.announcements import layout_announcement
+from anabranch.controller.outbox.announcements import consumer_announcement, layout_announcement
 from anabranch.controller.policies import EffectivePolicy, check_override, effective_policy
 from anabranch.controller.segments.base import SegmentStore, SegmentStoreError
 from anabranch.controller.segments.no_segments import NoSegments
@@ -71,8 +72,13 @@ class ScalableTopicService:
         self._pruning, self._policy, self._observed = pruning, policy, observed
         self._now_ms = now_ms
 
-    def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
-        """Create a topic with `initial_segments` equal segments (1 to 65,536)."""
+    def create_topic(
+        self, topic: str, initial_segments: int, properties: dict[str, str], adoption: Adoption | None = None
+    ) -> None:
+        """Create a topic with `initial_segments` equal segments (1 to 65,536).
+
+        `adoption`: with partitions of a plain Kafka topic as their parents, and its consumer groups as subscriptions.
+        """
         if not 1 <= initial_segments <= HASH_SPACE:
             bound = ">= 1" if initial_segments < 1 else f"<= {HASH_SPACE}"
             raise PreconditionFailed(f"numInitialSegments must be {bound}")
@@ -89,23 +95,35 @@ class ScalableTopicService:
                 SegmentLayout.create(initial_segments, now, properties, budget),
                 created_at_ms=self._store.new_life(now),
             )
+            if adoption is not None:
+                layout = adoption.applied_to(layout, now)
             metadata = layout.to_metadata()
             announcement = layout_announcement(topic, "created", metadata, now)
+            subscriptions = adoption.subscriptions if adoption is not None else {}
             self._store.check_fits(topic, metadata, announcement)
             if not isinstance(self._segments, NoSegments):
                 # If this is killed or refused after this point, the next leader removes the segments.
                 with self._store.write(term) as transaction:
                     transaction.begin_creation(topic, metadata)
                 self._operations.mark_unsettled(topic)
-                segments = self._segments.of_life(layout.created_at_ms)
-                for segment in layout.segments.values():
-                    segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
+                segments = self._segments.of_layout(layout)
+                for segment in layout.active:
+                    hash_range = HashRange(start=segment.start, end=segment.end)
+                    segments.create(topic, segment.segment_id, hash_range, subscriptions)
+                if adoption is not None:
+                    adoption.set_positions(topic, layout, segments)
             try:
                 with self._store.write(term) as transaction:
                     transaction.end_creation(topic)
                     if not transaction.insert_topic(topic, metadata):
                         raise Conflict(f"Scalable topic already exists: {topic}")
                     transaction.announce(announcement)
+                    for name in subscriptions:
+                        transaction.insert_subscription(topic, name, "STREAM")
+                        life = layout.created_at_ms
+                        transaction.announce(
+                            consumer_announcement(topic, name, "STREAM", "snapshot", 0, now, life=life)
+                        )
             except (Conflict, Unavailable):
                 # Another leader undoes this creation as far as it sees it.
                 for segment in layout.segments.values():
@@ -125,8 +143,18 @@ class ScalableTopicService:
             raise SegmentStoreError(f"what was begun for an earlier {term.topic} has not ended yet: {error}") from error
         self._store.clear(term)
 
-    def migrate_topic(self, topic: str) -> NoReturn:
-        """Refuse a migration: raise `Conflict`, or `NotFound` without the topic."""
+    def adopt_topic(self, topic: str, adoption: Adoption | None) -> None:
+        """Create a topic from a plain Kafka topic that was sealed before; None: there is nothing to adopt.
+
+        Raises `Conflict` for a scalable topic.
+        """
+        if adoption is not None:
+            if isinstance(self._segments, NoSegments):
+                raise PreconditionFailed('only a controller with controller.segments = "kafka" adopts Kafka topics')
+            if adoption.fault is not None:
+                raise PreconditionFailed(adoption.fault)
+            self.create_topic(topic, adoption.segments, {}, adoption)
+            return
         if self._store.synced().has_topic(topic):
             raise Conflict(f"Topic is already scalable: {topic}")
         raise NotFound(f"no topic to migrate: {topic}; this controller has scalable topics only, create it as one")

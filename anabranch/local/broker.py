@@ -89,6 +89,8 @@ class EmbeddedBroker(EmbeddedServer):
     """Of its listener."""
     format_options: Sequence[str] = ()
     """Of the tool that formats its folder."""
+    cluster_id: str | None = None
+    """None: chosen when the folder is formatted."""
 
     def more_properties(self) -> str:
         """Lines of the configuration that a secured broker needs; a line break after each."""
@@ -112,7 +114,7 @@ class EmbeddedBroker(EmbeddedServer):
         properties.write_text(f"{ports}log.dirs={self.folder / 'data'}\n{_PROPERTIES}{self.more_properties()}")
         properties.chmod(0o600)
         if not (self.folder / "data" / "meta.properties").is_file():
-            options = ["-t", _cluster_id(), "-c", str(properties), *self.format_options]
+            options = ["-t", self.cluster_id or new_cluster_id(), "-c", str(properties), *self.format_options]
             run = subprocess.run(
                 self._java("kafka.tools.StorageTool", "format", *options),
                 capture_output=True,
@@ -161,7 +163,7 @@ def create_topics(kafka: KafkaConnection, topics: Iterable[KafkaTopic] = KAFKA_T
                 raise
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """16 random bytes, url-safe; not beginning with `-`, which the tool would take for an option."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -1,9 +1,10 @@
 """Proof of the clients under load: real processes, splits and merges all the time, and kill -9 of every party in turn.
 
-Run as `python -m tests.client.proof [--minutes 2] [--rate 3000] [--folder FOLDER]`. Three producers write, and five
-consumers of each kind read, while segments split and merge. Every few seconds a producer, a consumer, the controller or
-the broker is killed with SIGKILL and started again, or a consumer is stopped for a while. At the end producers flush,
-consumers read everything, and `proof_check` judges the records of all processes.
+Run as `python -m tests.client.proof [--minutes 2] [--rate 3000] [--three-brokers] [--folder FOLDER]`. Three producers
+write, and five consumers of each kind read, while segments split and merge. Every few seconds a producer, a consumer,
+the controller or the broker is killed with SIGKILL and started again, or a consumer is stopped for a while. At the end
+producers flush, consumers read everything, and `proof_check` judges the records of all processes. With three brokers
+one of them is killed at a time, and connections to all are cut.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import click
@@ -29,8 +30,10 @@ from anabranch.local.setup import ensure_jars
 from schemas.settings.root import load_settings
 from tests.client.proof_check import KINDS, Verdict, check, read_lines
 from tests.client.scalable_topic import ScalableTopic
+from tests.client.three_brokers import ThreeBrokers
 from tests.controller.processes import ROOT, ControllerProcess
 
+Brokers = EmbeddedBroker | ThreeBrokers
 NAME = "topic://acme/proof/orders"
 SUBSCRIPTIONS = {"stream": "STREAM", "queue": "QUEUE", "checkpoint": "CHECKPOINT"}
 MAX_SEGMENTS = 4
@@ -42,7 +45,7 @@ READ_SECONDS = 600.0
 class Proof:
     """All processes of a run."""
 
-    def __init__(self, folder: Path, broker: EmbeddedBroker, rate: int, consumers: int, chance: random.Random) -> None:
+    def __init__(self, folder: Path, broker: Brokers, rate: int, consumers: int, chance: random.Random) -> None:
         self.folder, self.broker, self.rate, self.chance = folder, broker, rate, chance
         self.controller = ControllerProcess(folder, "kafka", broker.bootstrap)
         # Not one that the system gives to outgoing connections: it has to be free at every start.
@@ -92,6 +95,9 @@ class Proof:
         elif party == "broker":
             self.broker.kill()
             self.broker.start()
+        elif party == "cut":
+            assert isinstance(self.broker, ThreeBrokers)
+            self.broker.cut()
         elif party == "stall":
             process = self.processes["stream", self.chance.choice(self.names["stream"])]
             process.send_signal(signal.SIGSTOP)
@@ -137,10 +143,25 @@ class Proof:
 
 
 @contextmanager
-def running(folder: Path, jars: Path, rate: int, consumers: int, seed: int) -> Iterator[Proof]:
-    """A broker, a controller, a topic and all processes."""
-    broker = EmbeddedBroker(folder / "kafka", jars)
-    broker.start()
+def brokers(folder: Path, jars: Path, three: bool, seed: int) -> Iterator[Brokers]:
+    """A broker, or three."""
+    if three:
+        cluster = ThreeBrokers(folder, jars, random.Random(seed))
+        with closing(cluster):
+            cluster.launch()
+            yield cluster
+    else:
+        broker = EmbeddedBroker(folder / "kafka", jars)
+        try:
+            broker.start()
+            yield broker
+        finally:
+            broker.kill()
+
+
+@contextmanager
+def running(folder: Path, broker: Brokers, rate: int, consumers: int, seed: int) -> Iterator[Proof]:
+    """A controller, a topic and all processes."""
     proof = Proof(folder, broker, rate, consumers, random.Random(seed))
     try:
         proof.start_controller()
@@ -153,7 +174,6 @@ def running(folder: Path, jars: Path, rate: int, consumers: int, seed: int) -> I
         yield proof
     finally:
         proof.close()
-        broker.kill()
 
 
 def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) -> Verdict:
@@ -185,19 +205,25 @@ def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) 
 @click.option("--rate", default=3_000, help="Messages a second in all.")
 @click.option("--consumers", default=5, help="Of each kind.")
 @click.option("--seed", default=35)
+@click.option("--three-brokers", is_flag=True, help="With three replicas, behind proxies that cut connections.")
+@click.option("--pause", default=1.0, help="Seconds between two splits or merges.")
 @click.option("--folder", type=click.Path(path_type=Path), help="For all records; kept.")
-def main(minutes: float, rate: int, consumers: int, seed: int, folder: Path | None) -> None:
+def main(
+    minutes: float, rate: int, consumers: int, seed: int, three_brokers: bool, pause: float, folder: Path | None
+) -> None:
     """Run, print what came out, and fail unless nothing was lost."""
     jars = ensure_jars(load_settings(environment={}), print).kafka
     chance = random.Random(seed)
     parties: list[str] = []
     while len(parties) < minutes * 60 / 12:
-        parties += chance.sample(["producer", *KINDS, "controller", "broker", "stall"], 7)
+        everybody = ["producer", *KINDS, "controller", "broker", "stall", *(["cut"] if three_brokers else [])]
+        parties += chance.sample(everybody, len(everybody))
     with ExitStack() as stack:
         home = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         home.mkdir(exist_ok=True)
-        proof = stack.enter_context(running(home, jars, rate, consumers, seed))
-        verdict = prove(proof, minutes * 60, parties)
+        broker = stack.enter_context(brokers(home, jars, three_brokers, seed))
+        proof = stack.enter_context(running(home, broker, rate, consumers, seed))
+        verdict = prove(proof, minutes * 60, parties, pause)
         print(", ".join(f"{name} {count}" for name, count in sorted(proof.done.items())))
         print(verdict)
     sys.exit(not verdict.is_right)

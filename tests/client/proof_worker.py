@@ -13,14 +13,16 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anabranch_client import CheckpointConsumer, Producer, QueueConsumer, StreamConsumer
 from anabranch_client.errors import AnabranchError, AssignmentLost
 from anabranch_client.messages import DeliveryReport
 
+Client = TypeVar("Client")
 KEYS = 40
 """Keys of each life of a producer."""
 FLUSH_SECONDS = 300.0
@@ -51,6 +53,15 @@ class Worker:
             runs[key] = first, number
         self.write(at=at, runs=ended + [(key, *run) for key, run in runs.items()])
 
+    def connected(self, connect: Callable[[], Client]) -> Client:
+        """Return a new client, once the controller answers: it may be away for longer than a client waits."""
+        while True:
+            try:
+                return connect()
+            except AnabranchError as error:
+                if not error.is_retriable or self.end.is_set():
+                    raise
+
     def produce(self) -> None:
         """Write at a rate until the end; each life has keys of its own."""
         keys = [f"{self.order['name']}.{self.order['life']}-{number}" for number in range(KEYS)]
@@ -69,7 +80,7 @@ class Worker:
             self.write(acknowledged={key: acknowledged[key] for key in changed})
             changed.clear()
 
-        with Producer(self.order["config"], self.order["topic"]) as producer:
+        with self.connected(lambda: Producer(self.order["config"], self.order["topic"])) as producer:
             began, count = time.monotonic(), 0
             while not self.end.is_set():
                 for _ in range(min(int((time.monotonic() - began) * self.order["rate"]) - count, 1_000)):
@@ -97,7 +108,9 @@ class Worker:
                         consumer.acknowledge(messages[-1])
 
     def read_queue(self) -> None:
-        with QueueConsumer(self.order["config"], self.order["topic"], self.order["subscription"]) as consumer:
+        with self.connected(
+            lambda: QueueConsumer(self.order["config"], self.order["topic"], self.order["subscription"])
+        ) as consumer:
             while not self.end.is_set():
                 if messages := consumer.consume(1_000, 0.2):
                     self.received(messages)
@@ -108,7 +121,7 @@ class Worker:
     def read_checkpoint(self) -> None:
         file = Path(self.order["record"]).with_suffix(".checkpoint")
         saved = file.read_bytes() if file.exists() else None
-        with CheckpointConsumer(self.order["config"], self.order["topic"], saved) as consumer:
+        with self.connected(lambda: CheckpointConsumer(self.order["config"], self.order["topic"], saved)) as consumer:
             while not self.end.is_set():
                 if messages := consumer.consume(1_000, 0.2):
                     self.received(messages)

@@ -64,6 +64,9 @@ class Record:
     def topic(self) -> str:
         return LAYOUT.segments[self._id].kafka_topic
 
+    def partition(self) -> int:
+        return 0
+
     def offset(self) -> int:
         return self._offset
 

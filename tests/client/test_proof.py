@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.local.setup import Jars
-from tests.client.proof import prove, running
+from tests.client.proof import brokers, prove, running
 from tests.client.proof_check import KINDS, check
 
 
@@ -16,7 +16,10 @@ from tests.client.proof_check import KINDS, check
 @pytest.mark.broker
 def test_nothing_lost_whoever_is_killed(jars: Jars, tmp_path: Path) -> None:
     parties = ["producer", "stream", "controller", "queue", "checkpoint", "broker", "stall"]
-    with running(tmp_path, jars.kafka, rate=500, consumers=2, seed=35) as proof:
+    with (
+        brokers(tmp_path, jars.kafka, three=False, seed=35) as broker,
+        running(tmp_path, broker, rate=500, consumers=2, seed=35) as proof,
+    ):
         verdict = prove(proof, 40, parties)
         assert verdict.is_right, str(verdict)
         assert verdict.produced > 3_000

@@ -177,6 +177,16 @@ def test_many_groups_take_longer_but_are_all_read(clock):
     assert run.rates()[59] == (600, 60_000, 600, 60_000)
 
 
+@pytest.mark.parametrize(("groups", "least", "most"), [(64, 10, 30), (65, 2, 3)])
+def test_new_clients_for_positions_are_bounded(clock, groups, least, most):
+    cluster = Cluster(clock, segments=1)
+    cluster.subscriptions = [f"group-{number}" for number in range(groups)]
+    run = Run(clock, cluster).run(200)
+    by_second = Counter(int(at) for at, kind in cluster.calls if kind == "position")
+    assert least <= max(by_second.values()) <= most
+    assert run.rates()[0] == (10, 1_000, 5 * groups, 500 * groups)
+
+
 def test_segment_without_leader_is_named_and_unknown(clock):
     cluster = Cluster(clock)
     run = Run(clock, cluster).run(31)

@@ -65,10 +65,11 @@ def collect_segments(context: Context, once: bool, output: str) -> None:
     """
     context.start_logging("collect")
     from anabranch.collectors.kafka.process import collect_kafka
+    from anabranch.collectors.kafka.segments import CACHED_GROUPS
     from anabranch.controller.segments.kafka_readings import SegmentReadings
     from runtime.telemetry.serving import MetricsError
 
-    readings = SegmentReadings(context.settings.kafka_connection())
+    readings = SegmentReadings(context.settings.kafka_connection(), CACHED_GROUPS)
     try:
         status = collect_kafka(
             context.settings, readings, lambda line: None if output == "json" else click.echo(line), once=once

@@ -14,6 +14,7 @@ import click
 
 from anabranch.cli.admin_client import AdminInterface, ClusterUnreachable, WatchUnsupported
 from anabranch.cli.commands import namespaces
+from anabranch.cli.commands.adopt import adopt_topic
 from anabranch.cli.commands.topic_policy import topic_policy
 from anabranch.cli.connection import (
     encodable_text,
@@ -48,6 +49,7 @@ def topics_command() -> None:
 
 
 topics_command.add_command(topic_policy)
+topics_command.add_command(adopt_topic)
 
 
 @topics_command.command("create")

@@ -17,6 +17,8 @@ MAX_MEASURED = 50
 """Segments of one call for the sizes of messages."""
 MEASURE_AGAIN_SECONDS, MEASURE_SOON_SECONDS = 60.0, 5.0
 """Between two measurements of a segment's messages; soon where none was found, as with transactions' offsets."""
+CACHED_GROUPS, NEW_CLIENTS_PER_SECOND = 64, 3.0
+"""Groups with a client of their own; with more, each reading of a position opens one."""
 
 
 class SegmentReport(NamedTuple):
@@ -56,6 +58,9 @@ class FollowedSegments:
         self._asked_once: dict[tuple[str, str], float] = {}
         """The same of those that were asked for once."""
         self._positions_window = window
+        self._position_seconds = 0.0
+        """Shortest time between two readings of positions."""
+        self._position_at = float("-inf")
         self.unlisted: list[str] = []
         """Active segments that Kafka does not list, each `topic/id`."""
 
@@ -92,7 +97,8 @@ class FollowedSegments:
             self._groups.setdefault(kafka_topic, []).append(subscription)
         # With more groups than calls, positions are read less often, and their rates roll over a longer time.
         followed = sum(len(self._groups.get(name, ())) for name in self._segments)
-        self._positions_window = max(self._window, 3 * followed / calls_per_second)
+        self._position_seconds = 1 / NEW_CLIENTS_PER_SECOND if followed > CACHED_GROUPS else 0.0
+        self._positions_window = max(self._window, 3 * followed * max(1 / calls_per_second, self._position_seconds))
         self._follow_groups()
 
     def _follow_groups(self) -> None:
@@ -117,11 +123,13 @@ class FollowedSegments:
 
         The second reading comes soon after the first, so that there is a rate in the next round.
         """
+        if now < self._position_at + self._position_seconds:
+            return None
         for waiting, seconds in ((self._asked_once, interval / 2), (self._asked_at, interval)):
             key = next(iter(waiting), None)
             if key is not None and now - waiting[key] >= seconds:
                 is_first = waiting.pop(key) == float("-inf")
-                (self._asked_once if is_first else self._asked_at)[key] = now
+                (self._asked_once if is_first else self._asked_at)[key] = self._position_at = now
                 return key
         return None
 

@@ -37,7 +37,7 @@ class Leftovers:
         stored = self._store.topic(term.topic)
         if stored is not None:
             layout = SegmentLayout.from_metadata(stored.metadata)
-            segments = self._segments.of_life(layout.created_at_ms)
+            segments = self._segments.of_layout(layout)
             try:
                 for segment in layout.segments.values():
                     self._store.confirm(term)

@@ -136,7 +136,7 @@ class Pruning:
         """Return up to `MAX_PRUNED` sealed segments with the reason for keeping each, oldest first."""
         layout = SegmentLayout.from_metadata(self._store.synced().existing_topic(topic).metadata)
         records = self._store.subscription_records(topic)
-        segments = self._segments.of_life(layout.created_at_ms)
+        segments = self._segments.of_layout(layout)
         sealed = sorted(
             (segment.sealed_at_ms, number) for number, segment in layout.segments.items() if not segment.is_active
         )
@@ -180,7 +180,7 @@ class Pruning:
             return 0
         layout = SegmentLayout.from_metadata(stored.metadata)
         records = self._store.subscription_records(topic)
-        segments = self._segments.of_life(layout.created_at_ms)
+        segments = self._segments.of_layout(layout)
         sealed = [
             segment
             for segment in layout.segments.values()

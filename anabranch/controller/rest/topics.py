@@ -11,8 +11,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 
 from anabranch.controller.access.roles import READ
+from anabranch.controller.adoption import Adoption
 from anabranch.controller.errors import BadRequest, NotFound, PreconditionFailed
 from anabranch.controller.policies import parse_json
 from anabranch.controller.rest.parameters import ADMINISTERS, OPERATES, Body, Namespace, Service, Topic, takes
@@ -79,10 +81,20 @@ def delete_topic(service: Service, topic: Topic) -> None:
     service.delete_topic(topic)
 
 
-@routes.post("/{topic}/migrate", **ADMINISTERS)
-def migrate_topic(service: Service, topic: Topic) -> None:
-    """Refuse a migration: every topic here is scalable (409) or missing (404), regardless of `force`."""
-    service.migrate_topic(topic)
+@routes.post("/{topic}/migrate", **takes({"type": "object"}))
+@waits_for_segments
+def migrate_topic(service: Service, topic: Topic, body: Body) -> None:
+    """Create the topic from a sealed Kafka topic: `kafkaTopic`, `partitions`, `segments`, `subscriptions`.
+
+    Without a body, as Pulsar's clients call it, every topic is scalable (409) or missing (404).
+    """
+    record = parse_json(body)
+    try:
+        adoption = None if record is None else Adoption.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise BadRequest(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+    service.adopt_topic(topic, adoption)
 
 
 @routes.get("/{topic}/stats", dependencies=READ)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anabranch.controller.errors import ControllerError, NotFound, PreconditionFailed
+from decisions.topic.layout import SegmentLayout
 from decisions.topic.names import segment_descriptor, segment_topic_name
 from schemas.metadata import HashRange
 
@@ -85,6 +86,10 @@ class SegmentStore(ABC):
         None: only segments made by an older controller, which knew no incarnations.
         """
 
+    def of_layout(self, layout: SegmentLayout) -> SegmentStore:
+        """Return a store restricted to the incarnation of a layout, that also knows its adopted segments."""
+        return self.of_life(layout.created_at_ms)
+
     @abstractmethod
     def answers(self) -> bool:
         """Return within some seconds whether the store answers now; never raises."""
@@ -106,6 +111,10 @@ class SegmentStore(ABC):
 
         One whose consumers connected before it was created starts at their position.
         """
+
+    @abstractmethod
+    def set_position(self, segment: str, subscription: str, position: int) -> None:
+        """Move a subscription to a position, creating it there if it is missing. Raises `SegmentNotFound`."""
 
     @abstractmethod
     def delete_subscription(self, segment: str, subscription: str) -> None:

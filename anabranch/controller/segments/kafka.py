@@ -27,7 +27,7 @@ import copy
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -57,8 +57,10 @@ from anabranch.controller.segments.kafka_admin import (
     KafkaAdmin,
     code_of,
 )
-from anabranch.controller.segments.kafka_names import check_fits, kafka_topic
+from anabranch.controller.segments.kafka_names import KafkaPartition, adopted_partition, check_fits, kafka_topic
 from anabranch.controller.segments.kafka_positions import PARTITION, Positions
+from anabranch.controller.segments.kafka_probe import SealProbe
+from decisions.topic.layout import SegmentLayout
 from schemas.kafka.connection import KafkaConnection
 from schemas.metadata import HashRange
 
@@ -79,13 +81,11 @@ _OPEN = {
     "message.timestamp.after.max.ms": "3600000",
 }
 """Configuration of an open segment: messages never expire, and no probe is accepted."""
-_SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
+SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
 _MIN_OFFSETS_RETENTION_MINUTES = 525_600
 """A year."""
 _OFFSETS = "__consumer_offsets"
 """Topic in which Kafka stores the positions of groups."""
-_PROBE_TIME_MS = 32_503_680_000_000
-"""The year 3000."""
 
 
 class KafkaSegments(SegmentStore):
@@ -100,6 +100,13 @@ class KafkaSegments(SegmentStore):
     def of_life(self, created_at: int | None) -> KafkaSegments:
         other = copy.copy(self)
         other._life, other._positions = created_at, Positions(self._kafka, created_at)
+        return other
+
+    def of_layout(self, layout: SegmentLayout) -> KafkaSegments:
+        other = self.of_life(layout.created_at_ms)
+        adopted = {id: adopted_partition(segment.legacy_topic_name) for id, segment in layout.segments.items()}
+        partitions = {id: partition for id, partition in adopted.items() if partition is not None}
+        other._positions = Positions(self._kafka, layout.created_at_ms, partitions)
         return other
 
     def answers(self) -> bool:
@@ -136,6 +143,11 @@ class KafkaSegments(SegmentStore):
         with self._kafka.to(f"create the subscription {subscription} on {segment}"):
             self._must_exist(segment)
             self._positions.start(segment, [subscription], position)
+
+    def set_position(self, segment: str, subscription: str, position: int) -> None:
+        with self._kafka.to(f"move the subscription {subscription} on {segment}"):
+            self._must_exist(segment)
+            self._positions.set(segment, subscription, position)
 
     def delete_subscription(self, segment: str, subscription: str) -> None:
         with self._kafka.to(f"delete the subscription {subscription} of {segment}"):
@@ -175,14 +187,15 @@ class KafkaSegments(SegmentStore):
             if not self._is_marked(segment):
                 self._wait_for_transactions(segment)
                 self._kafka.again(lambda: self._mark(segment))
-            probe = _Probe(self._kafka, self._name(segment))
+            probe = SealProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
             self._kafka.until(lambda: self._kafka.again(probe.is_refused))
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
 
     def is_terminated(self, segment: str) -> bool:
         with self._kafka.to(f"ask whether {segment} is terminated"):
             self._must_exist(segment)
-            return self._is_marked(segment) and self._kafka.again(_Probe(self._kafka, self._name(segment)).is_refused)
+            probe = SealProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
+            return self._is_marked(segment) and self._kafka.again(probe.is_refused)
 
     def delete(self, segment: str) -> None:
         with self._kafka.to(f"delete {segment}"):
@@ -272,12 +285,12 @@ class KafkaSegments(SegmentStore):
                 raise SegmentNotFound(segment, self._kafka.where)
             self._kafka.until(lambda: self._has_leader(segment))
             return self._must_exist(segment)
-        partition = topic.partitions.get(PARTITION)
+        partition = topic.partitions.get(self._positions.partition_of(segment).partition)
         return len(partition.replicas) if partition else 1
 
     def _is_known_to_the_cluster(self, segment: str) -> bool:
         """Ask Kafka's controller, by a dry-run creation, whether the topic exists."""
-        new = NewTopic(self._name(segment), 1, replication_factor=-1)
+        new = NewTopic(self._positions.partition_of(segment).topic, 1, replication_factor=-1)
         try:
             self._kafka.answers(self._kafka.admin.create_topics([new], validate_only=True, **self._kafka.limit))
         except KafkaException as error:
@@ -287,12 +300,12 @@ class KafkaSegments(SegmentStore):
         return False
 
     def _has_leader(self, segment: str) -> bool:
-        topic = self._topic(segment)
-        return topic is not None and PARTITION in topic.partitions and topic.partitions[PARTITION].leader >= 0
+        topic, (_, number) = self._topic(segment), self._positions.partition_of(segment)
+        return topic is not None and number in topic.partitions and topic.partitions[number].leader >= 0
 
     def _topic(self, segment: str) -> TopicMetadata | None:
         """Return the brokers' current metadata of a segment's topic; None if there is none."""
-        name = self._name(segment)
+        name = self._positions.partition_of(segment).topic
         topic = self._kafka.known(self._kafka.admin.list_topics(name, timeout=self._kafka.timeout)).topics.get(name)
         return None if topic is None or (topic.error is not None and topic.error.code() in NO_TOPIC) else topic
 
@@ -302,7 +315,7 @@ class KafkaSegments(SegmentStore):
         (config,) = self._kafka.again(
             lambda: self._kafka.answers(self._kafka.admin.describe_configs([topic], **self._kafka.limit))
         )
-        return all(config[name].value == value for name, value in _SEALED.items())
+        return all(config[name].value == value for name, value in SEALED.items())
 
     def _wait_for_transactions(self, segment: str) -> None:
         end = time.monotonic() + self._kafka.timeout
@@ -316,7 +329,7 @@ class KafkaSegments(SegmentStore):
 
     def _mark(self, segment: str) -> None:
         changes = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _SEALED.items()
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in SEALED.items()
         ]
         topic = ConfigResource(ResourceType.TOPIC, self._name(segment), incremental_configs=changes)
         self._kafka.answers(self._kafka.admin.incremental_alter_configs([topic], **self._kafka.limit))
@@ -329,41 +342,3 @@ class KafkaSegments(SegmentStore):
             if now != end:
                 end, since = now, time.monotonic()
         return end
-
-
-class _Probe:
-    """Probe that shows whether the leader of a Kafka topic refuses all writes. Nothing is ever written."""
-
-    def __init__(self, kafka: KafkaAdmin, topic: str) -> None:
-        self._topic = topic
-        self._timeout = kafka.timeout
-        self._told: list[KafkaError | None] = []
-        self._producer = Producer(
-            kafka.connection.librdkafka(
-                {
-                    "client.id": "anabranch-probe",
-                    "log_level": 0,
-                    "acks": 1,
-                    "retries": 0,
-                    "linger.ms": 0,
-                    "message.timeout.ms": max(int(kafka.timeout * 1000), 1),
-                }
-            )
-        )
-
-    def is_refused(self) -> bool:
-        """Probe once. Raises `KafkaException` without an answer."""
-        self._told.clear()
-        self._producer.produce(
-            self._topic, b"", partition=PARTITION, timestamp=_PROBE_TIME_MS, on_delivery=self._delivered
-        )
-        self._producer.flush(self._timeout + 1)
-        error = self._told[0] if self._told else KafkaError(KafkaError._TIMED_OUT)
-        if error is None or error.code() == KafkaError.INVALID_TIMESTAMP:
-            return False
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return True
-        raise KafkaException(error)
-
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        self._told.append(error)

@@ -25,12 +25,21 @@ from schemas.base import MAX_MILLIS, MAX_SEGMENT_ID
 MAX_KAFKA_NAME = 249
 """Maximum length of a Kafka topic's name, in characters."""
 
-_PREFIX = "segment.."
+SEGMENT_PREFIX = "segment.."
+"""Start of the name of every Kafka topic of a segment."""
 _DOMAIN = "segment://"
 _MAX_DESCRIPTOR = f"0000-ffff-{MAX_SEGMENT_ID}"
 _SPECIAL = re.compile(rb"[^A-Za-z0-9-]")
+_ADOPTED = re.compile(r"kafka://([A-Za-z0-9._-]{1,249})/(0|[1-9][0-9]{0,5})", re.ASCII)
 _ESCAPE = re.compile(rb"\.(\.|[0-9a-f]{2})")
 _WITH_LIFE = re.compile(r"(.*)\.\.(0|[1-9][0-9]*)", re.ASCII | re.DOTALL)
+
+
+class KafkaPartition(NamedTuple):
+    """A partition of a Kafka topic."""
+
+    topic: str
+    partition: int
 
 
 class SegmentOfLife(NamedTuple):
@@ -46,7 +55,7 @@ def kafka_topic(segment: str, life: int | None = None) -> str:
     Raises `ValueError` for other names, `NameTooLong` if it does not fit.
     """
     parse_segment_topic_name(segment)
-    name = _PREFIX + _SPECIAL.sub(_escaped, segment.removeprefix(_DOMAIN).encode()).decode()
+    name = SEGMENT_PREFIX + _SPECIAL.sub(_escaped, segment.removeprefix(_DOMAIN).encode()).decode()
     if life is not None:
         name = f"{name}..{life}"
     if len(name) > MAX_KAFKA_NAME:
@@ -59,15 +68,28 @@ def kafka_topic(segment: str, life: int | None = None) -> str:
 
 def segment_of(kafka_name: str) -> SegmentOfLife:
     """Return the segment of a Kafka topic. Raises `ValueError` when that topic is not a segment."""
-    if not kafka_name.startswith(_PREFIX):
-        raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; expected {_PREFIX}tenant..namespace..…")
+    if not kafka_name.startswith(SEGMENT_PREFIX):
+        raise ValueError(
+            f"not the Kafka topic of a segment: {kafka_name!r}; expected {SEGMENT_PREFIX}tenant..namespace..…"
+        )
     # Without an incarnation the name ends with a descriptor, which is never a bare number.
     match = _WITH_LIFE.fullmatch(kafka_name)
     plain, life = (match[1], int(match[2])) if match else (kafka_name, None)
-    segment = _DOMAIN + _ESCAPE.sub(_unescaped, plain.removeprefix(_PREFIX).encode()).decode()
+    segment = _DOMAIN + _ESCAPE.sub(_unescaped, plain.removeprefix(SEGMENT_PREFIX).encode()).decode()
     if kafka_topic(segment, life) != kafka_name:
         raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; {segment} has another")
     return SegmentOfLife(segment, life)
+
+
+def adopted_name(partition: KafkaPartition) -> str:
+    """Return the `legacyTopicName` of a segment that is a partition of an adopted topic: `kafka://orders/3`."""
+    return f"kafka://{partition.topic}/{partition.partition}"
+
+
+def adopted_partition(legacy_topic_name: str | None) -> KafkaPartition | None:
+    """Return the partition of an adopted segment; None: the segment has a Kafka topic of its own."""
+    match = _ADOPTED.fullmatch(legacy_topic_name or "")
+    return KafkaPartition(match[1], int(match[2])) if match else None
 
 
 def check_fits(topic: str, life: int | None = None) -> None:

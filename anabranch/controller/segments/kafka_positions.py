@@ -6,9 +6,10 @@ created or deleted. All requests raise `KafkaException`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from types import MappingProxyType
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
@@ -22,10 +23,11 @@ from anabranch.controller.segments.kafka_admin import (
     KafkaAdmin,
     code_of,
 )
-from anabranch.controller.segments.kafka_names import group_id, kafka_topic, subscription_of
+from anabranch.controller.segments.kafka_names import KafkaPartition, group_id, kafka_topic, subscription_of
+from decisions.topic.names import parse_segment_topic_name
 
 PARTITION = 0
-"""The only partition of a segment's topic."""
+"""The only partition of a topic that was made for a segment."""
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -33,9 +35,17 @@ _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 class Positions:
     """Positions of subscriptions in the segments of one incarnation of a topic."""
 
-    def __init__(self, kafka: KafkaAdmin, life: int | None = None) -> None:
+    def __init__(
+        self, kafka: KafkaAdmin, life: int | None = None, adopted: Mapping[int, KafkaPartition] = MappingProxyType({})
+    ) -> None:
+        """`adopted`: partitions of plain topics by the id of the segment that they are."""
         self._kafka = kafka
-        self._life = life
+        self._life, self._adopted = life, adopted
+
+    def partition_of(self, segment: str) -> KafkaPartition:
+        """Return the partition that holds a segment's messages."""
+        adopted = self._adopted.get(parse_segment_topic_name(segment)[1].segment_id) if self._adopted else None
+        return adopted or KafkaPartition(kafka_topic(segment, self._life), PARTITION)
 
     def bounds(self, segment: str) -> tuple[int, int]:
         """Return the first retained position, and the end."""
@@ -72,6 +82,10 @@ class Positions:
             lambda: self._offset(segment, _EARLIEST if position == "earliest" else _LATEST), passing
         )
         self._kafka.again(lambda: self._commit(segment, missing, offset, fine=GROUP_HAS_MEMBERS), passing)
+
+    def set(self, segment: str, subscription: str, position: int) -> None:
+        """Set a position, whatever it was."""
+        self._kafka.again(lambda: self._commit(segment, [subscription], position))
 
     def move(self, segment: str, subscription: str, timestamp_ms: int | None) -> bool:
         """Move to the first message at or after a time; without such a message or a time, to the end.
@@ -119,7 +133,7 @@ class Positions:
     def _offset(
         self, segment: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> int:
-        partition = TopicPartition(kafka_topic(segment, self._life), PARTITION)
+        partition = TopicPartition(*self.partition_of(segment))
         (listed,) = self._kafka.again(
             lambda: self._kafka.answers(
                 self._kafka.admin.list_offsets({partition: spec}, isolation_level=isolation, **self._kafka.limit)
@@ -135,11 +149,11 @@ class Positions:
 
     def _of(self, segment: str, names: list[str]) -> dict[str, int]:
         groups = {group_id(segment, name, self._life): name for name in names}
-        positions = self._kafka.committed.of(groups, kafka_topic(segment, self._life), PARTITION)
+        positions = self._kafka.committed.of(groups, *self.partition_of(segment))
         return {groups[group]: position for group, position in positions.items()}
 
     def _commit(self, segment: str, names: list[str], offset: int, fine: frozenset[int] = frozenset()) -> None:
-        start = TopicPartition(kafka_topic(segment, self._life), PARTITION, offset)
+        start = TopicPartition(*self.partition_of(segment), offset)
         asked: list[dict[str, Future[ConsumerGroupTopicPartitions]]] = [
             self._kafka.admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group_id(segment, name, self._life), [start])], **self._kafka.limit

@@ -25,8 +25,6 @@ from schemas.kafka.connection import KafkaConnection
 
 TIMEOUT_SECONDS = 5.0
 """Longest wait for an answer of the brokers."""
-KEPT_GROUPS = 64
-"""Cached clients for positions, one per group."""
 MEASURED_MESSAGES = 50
 """Newest messages of a segment whose sizes are measured."""
 MEASURED_BYTES = 65_536
@@ -58,10 +56,10 @@ class ClusterReading(NamedTuple):
 class SegmentReadings:
     """Reader of one cluster; for one thread."""
 
-    def __init__(self, connection: KafkaConnection, timeout: float = TIMEOUT_SECONDS) -> None:
-        """`timeout`: longest wait for one answer, seconds."""
+    def __init__(self, connection: KafkaConnection, cached_groups: int = 1, timeout: float = TIMEOUT_SECONDS) -> None:
+        """`cached_groups`: clients kept for positions, one per group; `timeout`: of one answer, seconds."""
         self._kafka = KafkaAdmin(connection, timeout)
-        self._committed = CommittedOffsets(connection, timeout, KEPT_GROUPS)
+        self._committed = CommittedOffsets(connection, timeout, cached_groups)
         self._measuring = Consumer(
             connection.librdkafka(
                 {

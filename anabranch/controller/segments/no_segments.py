@@ -29,6 +29,9 @@ class NoSegments(SegmentStore):
     def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
         pass
 
+    def set_position(self, segment: str, subscription: str, position: int) -> None:
+        pass
+
     def delete_subscription(self, segment: str, subscription: str) -> None:
         pass
 

@@ -146,7 +146,7 @@ class SubscriptionRegistry:
                     f"move {subscription} where the messages are"
                 )
             layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
-            segments = self._segments.of_life(layout.created_at_ms)
+            segments = self._segments.of_layout(layout)
             names = [segment_topic(topic, segment) for segment in layout.segments.values()]
             with ThreadPoolExecutor(MAX_CONCURRENT_MOVES) as pool:
                 list(pool.map(lambda segment: segments.check_unused(segment, subscription), names))
@@ -270,7 +270,7 @@ class SubscriptionRegistry:
         """True if subscriptions have positions in segments, so not where the controller keeps no messages."""
         return not isinstance(self._segments, NoSegments)
 
-    def backlogs(self, subscription: str, segments: Mapping[int, str], life: int | None) -> dict[int, int]:
+    def backlogs(self, subscription: str, segments: Mapping[int, str], layout: SegmentLayout) -> dict[int, int]:
         """Return a subscription's unread messages by id of these segments (id to name).
 
         Raises `SegmentStoreError`.
@@ -278,7 +278,7 @@ class SubscriptionRegistry:
         A missing segment has none. One where the subscription has no position is omitted, and gets one at its
         beginning.
         """
-        store = self._segments.of_life(life)
+        store = self._segments.of_layout(layout)
         unread = {id: _backlog(store, segment, subscription) for id, segment in segments.items()}
         return {id: left for id, left in unread.items() if left is not None}
 
@@ -292,7 +292,7 @@ class SubscriptionRegistry:
         if record is None or record.type == "CHECKPOINT":
             return
         layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
-        segments, drained = self._segments.of_life(layout.created_at_ms), set(record.drained)
+        segments, drained = self._segments.of_layout(layout), set(record.drained)
 
         def start(segment: Segment) -> None:
             is_read = segment.segment_id in drained and not segment.is_active

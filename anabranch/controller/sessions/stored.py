@@ -85,7 +85,7 @@ class StoredSessions:
                 if not segment.is_active
             }
             try:
-                unread = self._registry.backlogs(key[1], reading, coordinator.layout.created_at_ms)
+                unread = self._registry.backlogs(key[1], reading, coordinator.layout)
             except (ControllerError, StoreError) as error:
                 log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
                 return DrainLook(frozenset(drained), True, 0, False)

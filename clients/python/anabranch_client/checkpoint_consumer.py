@@ -22,7 +22,6 @@ from anabranch_client.config import kafka_client, split_settings
 from anabranch_client.controller import Controller
 from anabranch_client.errors import ClientClosed, SegmentUnreadable, TopicRemoved
 from anabranch_client.layout import LayoutSegment
-from anabranch_client.names import PARTITION
 from anabranch_client.watch import LayoutWatch
 
 FIRST_LAYOUT_SECONDS = 30.0
@@ -87,8 +86,8 @@ class CheckpointConsumer:
         except BaseException:
             self._watch.close()
             raise
-        self._reading: dict[str, LayoutSegment] = {}
-        """Assigned segments by Kafka topic."""
+        self._reading: dict[tuple[str, int], LayoutSegment] = {}
+        """Assigned segments by Kafka topic and partition."""
         self._ends: dict[int, int] = {}
         """Ends that were reached, by segment id."""
         self._fault: SegmentUnreadable | None = None
@@ -133,7 +132,7 @@ class CheckpointConsumer:
                     frontier.advance(id, offset)
                     if offset >= last and not segment.is_active:
                         frontier.finish(id)
-            self._unassign_topics(list(self._reading))
+            self._unassign(list(self._reading))
             self._frontier, self._must_assign, self._fault = frontier, True, None
 
     def pause(self) -> None:
@@ -179,7 +178,7 @@ class CheckpointConsumer:
 
     def _accept_message(self, message: Message) -> bool:
         """Note where a message leaves the segment; return whether it is the application's."""
-        error, segment, offset = message.error(), self._reading.get(message.topic() or ""), message.offset() or 0
+        error, segment, offset = message.error(), self._segment_of(message), message.offset() or 0
         if error is None:
             if segment is None:
                 return False
@@ -205,7 +204,7 @@ class CheckpointConsumer:
         if end >= self._offset_bounds(segment)[1]:
             self._frontier.finish(id)
             self._must_assign = True
-            self._unassign_topics([segment.kafka_topic])
+            self._unassign([(segment.kafka_topic, segment.partition)])
         self._ends.pop(id, None)
 
     def _follow_layout(self) -> None:
@@ -229,22 +228,25 @@ class CheckpointConsumer:
         segments = {id: self._frontier.layout.segments[id] for id in starts}
         if starts:
             self._consumer.incremental_assign(
-                [TopicPartition(segment.kafka_topic, PARTITION, starts[id]) for id, segment in segments.items()]
+                [TopicPartition(segment.kafka_topic, segment.partition, starts[id]) for id, segment in segments.items()]
             )
         for id, segment in segments.items():
             self._frontier.advance(id, starts[id])
-            self._reading[segment.kafka_topic] = segment
+            self._reading[segment.kafka_topic, segment.partition] = segment
         self._must_assign = False
 
-    def _unassign_topics(self, kafka_topics: list[str]) -> None:
-        if kafka_topics:
-            self._consumer.incremental_unassign([TopicPartition(topic, PARTITION) for topic in kafka_topics])
-        for topic in kafka_topics:
-            self._ends.pop(self._reading.pop(topic).id, None)
+    def _unassign(self, partitions: list[tuple[str, int]]) -> None:
+        if partitions:
+            self._consumer.incremental_unassign([TopicPartition(*partition) for partition in partitions])
+        for partition in partitions:
+            self._ends.pop(self._reading.pop(partition).id, None)
+
+    def _segment_of(self, message: Message) -> LayoutSegment | None:
+        return self._reading.get((message.topic() or "", message.partition() or 0))
 
     def _offset_bounds(self, segment: LayoutSegment) -> tuple[int, int]:
         """Return the first offset of a segment, and its end. Raises `SegmentUnreadable`."""
-        partition = TopicPartition(segment.kafka_topic, PARTITION)
+        partition = TopicPartition(segment.kafka_topic, segment.partition)
         bounds = self._ask_kafka(segment, lambda timeout: self._consumer.get_watermark_offsets(partition, timeout))
         if bounds is None:
             raise SegmentUnreadable(segment.kafka_topic, "Kafka does not say where it begins and ends")
@@ -268,7 +270,7 @@ class CheckpointConsumer:
     def _offset_at(self, segment: LayoutSegment, timestamp_ms: int) -> tuple[int, int]:
         """Return the offset of the first message at or after a time, and the end."""
         _, end = self._offset_bounds(segment)
-        instant = TopicPartition(segment.kafka_topic, PARTITION, timestamp_ms)
+        instant = TopicPartition(segment.kafka_topic, segment.partition, timestamp_ms)
         (first,) = self._ask_kafka(segment, lambda timeout: self._consumer.offsets_for_times([instant], timeout))
         if first.error is not None:
             raise SegmentUnreadable(segment.kafka_topic, str(first.error))

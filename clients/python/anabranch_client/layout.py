@@ -10,7 +10,7 @@ from struct import unpack_from
 from typing import Any
 
 from anabranch_client.errors import IncompatibleController
-from anabranch_client.names import full_name, segment_kafka_topic
+from anabranch_client.names import PARTITION, full_name, kafka_partition, segment_kafka_topic
 
 HASH_SPACE = 0x10000
 """Number of hashes: `0x0000..0xFFFF`."""
@@ -27,8 +27,11 @@ class LayoutSegment:
     is_active: bool
     parents: tuple[int, ...]
     children: tuple[int, ...]
+    name: str
+    """Its name in Kafka: that of its consumer groups and, unless it was adopted, of its topic."""
     kafka_topic: str
-    """Kafka topic that holds its messages, in partition `names.PARTITION`."""
+    """Kafka topic that holds its messages."""
+    partition: int = PARTITION
 
     def covers(self, hash: int) -> bool:
         """Return whether keys of this hash belong to the segment."""
@@ -128,6 +131,8 @@ def _read_segment(topic: str, info: Mapping[str, Any], created_at_ms: int | None
     id, start, end = int(info["segmentId"]), int(info["hashRange"]["start"]), int(info["hashRange"]["end"])
     if info["state"] not in ("ACTIVE", "SEALED"):
         raise ValueError(f"segment {id} has the unknown state {info['state']!r}")
+    name = segment_kafka_topic(topic, start, end, id, created_at_ms)
+    kafka_topic, partition = kafka_partition(name, info.get("legacyTopicName"))
     return LayoutSegment(
         id=id,
         start=start,
@@ -135,7 +140,9 @@ def _read_segment(topic: str, info: Mapping[str, Any], created_at_ms: int | None
         is_active=info["state"] == "ACTIVE",
         parents=_ids(info.get("parentIds", ())),
         children=_ids(info.get("childIds", ())),
-        kafka_topic=info.get("legacyTopicName") or segment_kafka_topic(topic, start, end, id, created_at_ms),
+        name=name,
+        kafka_topic=kafka_topic,
+        partition=partition,
     )
 
 

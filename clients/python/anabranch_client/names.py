@@ -15,6 +15,7 @@ from anabranch_client.errors import ClientSettingsError
 PARTITION = 0
 """The only partition of a segment's Kafka topic."""
 _SPECIAL = re.compile(rb"[^A-Za-z0-9-]")
+_ADOPTED = re.compile(r"kafka://([^/]+)/([0-9]+)", re.ASCII)
 
 
 def topic_parts(topic: str) -> tuple[str, str, str]:
@@ -42,19 +43,18 @@ def segment_kafka_topic(topic: str, start: int, end: int, segment_id: int, creat
     return name if created_at_ms is None else f"{name}..{created_at_ms}"
 
 
-def kafka_topic_of(underlying_topic_name: str, created_at_ms: int | None) -> str:
-    """Return the Kafka topic of an assigned segment: `segment://…`, or a plain topic that it wraps."""
-    path = underlying_topic_name.removeprefix("segment://")
-    if path == underlying_topic_name:
-        return underlying_topic_name
-    topic, _, descriptor = path.rpartition("/")
-    start, end, segment_id = descriptor.split("-")
-    return segment_kafka_topic(topic, int(start, 16), int(end, 16), int(segment_id), created_at_ms)
+def kafka_partition(segment_name: str, underlying: str | None) -> tuple[str, int]:
+    """Return Kafka topic and partition of a segment.
+
+    `underlying`: `kafka://orders/3` for partition 3 of an adopted topic; anything else is the segment's own topic.
+    """
+    adopted = _ADOPTED.fullmatch(underlying or "")
+    return (adopted[1], int(adopted[2])) if adopted else (segment_name, PARTITION)
 
 
-def group_id(kafka_topic: str, subscription: str) -> str:
+def group_id(segment_name: str, subscription: str) -> str:
     """Return the consumer group that holds a subscription's position on a segment."""
-    return f"{kafka_topic}#{subscription}"
+    return f"{segment_name}#{subscription}"
 
 
 def _escape(match: re.Match[bytes]) -> bytes:

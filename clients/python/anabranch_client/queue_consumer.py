@@ -56,7 +56,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
         check_consumer(self._kafka)
         self.subscription, self._most = subscription, max_unacknowledged
         self._finished: set[str] = set()
-        """Kafka topics of sealed segments that are read."""
+        """Names of sealed segments that are read."""
         self._again: OrderedDict[tuple[QueueReader, int, int], ReceivedMessage] = OrderedDict()
         """Negatively acknowledged messages by reader, lease and offset."""
         self._layout: Layout | None = None
@@ -119,30 +119,30 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
         layout = self._watch.layout
         if layout is None:
             raise (self._watch.error or TopicRemoved(self.topic)).with_traceback(None)
-        ended = [topic for topic, reader in self._readers.items() if reader.has_ended]
+        ended = [name for name, reader in self._readers.items() if reader.has_ended]
         if layout is self._layout and not ended:
             return
-        for topic in ended:
-            del self._readers[topic]
-            self._finished.add(topic)
-        segments = {segment.kafka_topic: segment for segment in layout.segments.values()}
+        for name in ended:
+            del self._readers[name]
+            self._finished.add(name)
+        segments = {segment.name: segment for segment in layout.segments.values()}
         self._finished &= segments.keys()
-        for topic in self._readers.keys() - segments.keys():
-            self._end(self._readers[topic])
+        for name in self._readers.keys() - segments.keys():
+            self._end(self._readers[name])
         self._layout = layout
-        for topic, reader in self._readers.items():
-            reader.is_sealed = not segments[topic].is_active
+        for name, reader in self._readers.items():
+            reader.is_sealed = not segments[name].is_active
         room = MAX_SEALED_READERS - sum(reader.is_sealed for reader in self._readers.values())
         for segment in sorted(segments.values(), key=lambda segment: segment.id):
-            if segment.kafka_topic in self._readers or segment.kafka_topic in self._finished:
+            if segment.name in self._readers or segment.name in self._finished:
                 continue
             room -= not segment.is_active
             if segment.is_active or room >= 0:
                 self._start_reader(segment)
 
     def _start_reader(self, segment: LayoutSegment) -> None:
-        topic = segment.kafka_topic
-        consumed = ConsumedSegment(segment.id, topic, group_id(topic, self.subscription))
+        group = group_id(segment.name, self.subscription)
+        consumed = ConsumedSegment(segment.id, segment.name, group, segment.kafka_topic, segment.partition)
         reader = QueueReader(consumed, self._kafka, self._changed)
         reader.is_sealed = not segment.is_active
         self._begin(reader)
@@ -159,7 +159,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
     def _next_messages(self, limit: int) -> list[ReceivedMessage]:
         """Take messages of the segment that waits for longest, as far as the window allows."""
         limit = min(limit, self._most - sum(reader.unacknowledged for reader in self._readers.values()))
-        for topic, reader in list(self._readers.items()):
+        for name, reader in list(self._readers.items()):
             if limit <= 0 or not reader.batches:
                 continue
             batch = reader.batches[0]
@@ -175,7 +175,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
             batch.delivered += len(messages)
             if batch.delivered == len(batch.messages):
                 reader.batches.popleft()
-            self._readers[topic] = self._readers.pop(topic)
+            self._readers[name] = self._readers.pop(name)
             self._changed.notify_all()
             return messages
         return []

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from threading import Condition
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
-from anabranch_client.names import PARTITION
 from anabranch_client.received import ConsumedSegment
 from anabranch_client.segment_reader import SegmentReader
 
@@ -83,9 +82,7 @@ class QueueReader(SegmentReader):
             if not self.is_sealed or not self.is_owner or self.batches or not 0 <= self._end <= self.committed:
                 return False
         try:
-            bounds = self._consumer.get_watermark_offsets(
-                TopicPartition(self.segment.kafka_topic, PARTITION), KAFKA_SECONDS
-            )
+            bounds = self._consumer.get_watermark_offsets(self.segment.at(), KAFKA_SECONDS)
         except KafkaException:
             return False
         with self._changed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Message
+from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch_client.segment_reader import SegmentReader
@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConsumedSegment:
-    """A segment of an assignment, and its topic and group in Kafka."""
+    """A segment of an assignment, and where it is in Kafka."""
 
     segment_id: int
-    kafka_topic: str
+    name: str
     group: str
+    kafka_topic: str
+    partition: int
+
+    def at(self, offset: int = OFFSET_INVALID) -> TopicPartition:
+        """Return a position in it."""
+        return TopicPartition(self.kafka_topic, self.partition, offset)
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ class SegmentConsumer(ABC, Generic[Reader]):
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._readers: dict[str, Reader] = {}
-        """By Kafka topic; those that wait for longest come first."""
+        """By name; those that wait for longest come first."""
         self._ending: list[Reader] = []
         """Readers that have been told to leave."""
         self._is_paused = self._is_closed = False
@@ -111,13 +111,13 @@ class SegmentConsumer(ABC, Generic[Reader]):
             raise ClientClosed("this consumer is closed; make another")
 
     def _begin(self, reader: Reader) -> Reader:
-        self._readers[reader.segment.kafka_topic] = reader
+        self._readers[reader.segment.name] = reader
         reader.start()
         return reader
 
     def _end(self, reader: Reader, within_seconds: float = 0) -> None:
         """Let a reader commit and leave."""
-        del self._readers[reader.segment.kafka_topic]
+        del self._readers[reader.segment.name]
         self._ending = [ending for ending in self._ending if not ending.has_ended or ending.unstored]
         self._ending.append(reader)
         reader.release(within_seconds)

@@ -26,8 +26,6 @@ from anabranch_client.received import Batch, ConsumedSegment
 
 log = logging.getLogger(__name__)
 
-PARTITION = 0
-"""The only partition of a segment's topic."""
 BATCH_MESSAGES = 2_000
 """Most messages of one batch."""
 MAX_BATCHES = 4
@@ -207,9 +205,8 @@ class SegmentReader:
 
     def _rewind(self) -> None:
         """Begin the lease again at the committed position."""
-        (stored,) = self._consumer.committed([TopicPartition(self.segment.kafka_topic, PARTITION)])
-        offset = stored.offset if stored.offset >= 0 else OFFSET_BEGINNING
-        self._consumer.assign([TopicPartition(self.segment.kafka_topic, PARTITION, offset)])
+        (stored,) = self._consumer.committed([self.segment.at()])
+        self._consumer.assign([self.segment.at(stored.offset if stored.offset >= 0 else OFFSET_BEGINNING)])
 
     def _add_messages(self, messages: list[KafkaMessage]) -> None:
         if [message for message in messages if message.error() is not None]:
@@ -251,8 +248,7 @@ class SegmentReader:
             return
         self._last_commit = time.monotonic()
         try:
-            start = TopicPartition(self.segment.kafka_topic, PARTITION, position)
-            (stored,) = self._consumer.commit(offsets=[start], asynchronous=False)
+            (stored,) = self._consumer.commit(offsets=[self.segment.at(position)], asynchronous=False)
             error = stored.error
         except KafkaException as failure:
             error = failure.args[0]
@@ -267,8 +263,12 @@ class SegmentReader:
             self._changed.notify_all()
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        # The group has all partitions of an adopted topic, and this reader fetches one of them.
+        own = [each for each in partitions if each.partition == self.segment.partition]
+        if len(own) < len(partitions):
+            self._consumer.assign(own)
         with self._changed:
-            if partitions and not self.is_releasing:
+            if own and not self.is_releasing:
                 self.lease += 1
                 self.is_owner = True
                 self._is_paused = False

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -29,7 +29,7 @@ from anabranch_client.config import check_consumer, split_settings
 from anabranch_client.consumer_session import ConsumerSession, Registration
 from anabranch_client.controller import Controller
 from anabranch_client.errors import AnabranchError, AssignmentLost
-from anabranch_client.names import full_name, group_id, kafka_topic_of
+from anabranch_client.names import full_name, group_id, kafka_partition, segment_kafka_topic
 from anabranch_client.received import Batch, ConsumedSegment, ReceivedMessage
 from anabranch_client.segment_consumer import CLOSE_SECONDS, SegmentConsumer
 from anabranch_client.segment_reader import SegmentReader
@@ -135,7 +135,7 @@ class StreamConsumer(SegmentConsumer[SegmentReader]):
             self._current = reader.batches.popleft()
             self._current.earlier = dict(self._delivered)
             # Round robin: the segment goes to the end of the queue.
-            self._readers[reader.segment.kafka_topic] = self._readers.pop(reader.segment.kafka_topic)
+            self._readers[reader.segment.name] = self._readers.pop(reader.segment.name)
             self._changed.notify_all()
         batch = self._current
         assert batch is not None
@@ -146,30 +146,34 @@ class StreamConsumer(SegmentConsumer[SegmentReader]):
 
     def _adopt_assignment(self, assignment: Mapping[str, Any]) -> None:
         """Start readers of new segments and release those that were taken away."""
-        life = assignment.get("topicCreatedAt")
-        segments = {
-            kafka_topic_of(item["underlyingTopicName"], life): int(item["segmentId"])
-            for item in assignment["assignedSegments"]
-        }
+        segments = {segment.name: segment for segment in self._read_assignment(assignment)}
         with self._changed:
             if self._is_closed:
                 return
-            revoked = [r for topic, r in self._readers.items() if topic not in segments or r.is_releasing]
+            revoked = [r for name, r in self._readers.items() if name not in segments or r.is_releasing]
             for reader in revoked:
                 self._delivered.pop(reader, None)
                 self._end(reader, REVOKE_SECONDS if self._callbacks["revoke"] else 0)
-            assigned = [self._start_reader(id, topic) for topic, id in segments.items() if topic not in self._readers]
+            assigned = [
+                self._begin(SegmentReader(segment, self._kafka, self._changed, self._keeps_segment))
+                for name, segment in segments.items()
+                if name not in self._readers
+            ]
             self._queue_event("revoke", revoked)
             self._queue_event("assign", assigned)
 
-    def _start_reader(self, segment_id: int, topic: str) -> SegmentReader:
-        segment = ConsumedSegment(segment_id, topic, group_id(topic, self.subscription))
-        return self._begin(SegmentReader(segment, self._kafka, self._changed, self._keeps_segment))
+    def _read_assignment(self, assignment: Mapping[str, Any]) -> Iterator[ConsumedSegment]:
+        life = assignment.get("topicCreatedAt")
+        for item in assignment["assignedSegments"]:
+            id, range = int(item["segmentId"]), item["hashRange"]
+            name = segment_kafka_topic(self.topic, range["start"], range["end"], id, life)
+            group = group_id(name, self.subscription)
+            yield ConsumedSegment(id, name, group, *kafka_partition(name, item["underlyingTopicName"]))
 
     def _keeps_segment(self, reader: SegmentReader) -> bool:
         """Return whether a reader whose group is rebalanced joins again: only if the controller says so now."""
         self._queue_event("lost", [reader])
-        if self._readers.get(reader.segment.kafka_topic) is not reader:
+        if self._readers.get(reader.segment.name) is not reader:
             return False
         return self._session.is_connected and not self._is_closed
 

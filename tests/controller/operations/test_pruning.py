@@ -17,6 +17,7 @@ from anabranch.controller.operations.pruning import Retention
 from anabranch.controller.segments.kafka import KafkaSegments
 from anabranch.controller.segments.kafka_names import group_id
 from anabranch.controller.segments.no_segments import NoSegments
+from decisions.topic.layout import SegmentLayout
 from schemas.settings.root import load_settings
 from tests.controller.conftest import LIFE, run_controller
 from tests.controller.operations.test_operations import in_kafka, node_on
@@ -74,8 +75,8 @@ def test_subscription_with_lost_position_starts_over(kafka: str, name: str, node
     assert [prune(node), prune(node)] == [0, 0]
     assert segments.backlog(segment, "billing") == 3
     lose_position(kafka, segment)
-    sealed = {0: segment}
-    assert [node.registry.backlogs("billing", sealed, LIFE) for _ in range(2)] == [{}, {0: 3}]
+    layout = SegmentLayout.from_metadata(node.store.existing_topic(f"topic://{name}").metadata)
+    assert [node.registry.backlogs("billing", {0: segment}, layout) for _ in range(2)] == [{}, {0: 3}]
     acknowledge(kafka, segment, "billing", 3, LIFE)
     assert prune(node) == 1
     assert len(in_kafka(kafka, name)) == 2

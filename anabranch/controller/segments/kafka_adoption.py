@@ -1,0 +1,147 @@
+"""Check and seal a plain Kafka topic, whose partitions a scalable topic then adopts as its first, sealed segments.
+
+Stage: beside `kafka`, for `anabranch topics adopt`, which runs with the rights of its user. `inspect` changes nothing.
+`seal` refuses all further writes, as for segments, and ends the topic's retention; both can be repeated. All requests
+raise `SegmentStoreError`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from anabranch.controller.segments.kafka import SEALED, SETTLE_SECONDS, TIMEOUT_SECONDS
+from anabranch.controller.segments.kafka_admin import NO_TOPIC, KafkaAdmin
+from anabranch.controller.segments.kafka_names import SEGMENT_PREFIX, KafkaPartition
+from anabranch.controller.segments.kafka_probe import SealProbe
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS
+
+QUIET_SECONDS = 2.0
+"""Time in which no message may arrive before the topic is sealed."""
+_OWN_TOPICS = frozenset(topic.name for topic in (*KAFKA_TOPICS, *BUNDLE_TOPICS))
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class PlainTopic:
+    """A topic as it was inspected."""
+
+    name: str
+    firsts: list[int] = field(default_factory=list)
+    """Offset of the oldest message of each partition."""
+    ends: list[int] = field(default_factory=list)
+    is_sealed: bool = False
+    positions: dict[str, list[int]] = field(default_factory=dict)
+    """Positions by consumer group, one for each partition."""
+    problems: list[str] = field(default_factory=list)
+    """Sentences that say why it cannot be adopted now."""
+
+
+class TopicAdoption:
+    """Adoption of one topic."""
+
+    def __init__(self, connection: KafkaConnection, name: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """Connects at the first use."""
+        self._kafka, self._name = KafkaAdmin(connection, timeout_seconds), name
+
+    def inspect(self) -> PlainTopic:
+        """Read partitions, settings and consumer groups; takes as long as the topic has to be quiet."""
+        topic = PlainTopic(self._name)
+        if self._name.startswith((SEGMENT_PREFIX, "__")) or self._name in _OWN_TOPICS:
+            topic.problems.append(f"{self._name} is not an application's topic")
+            return topic
+        with self._kafka.to(f"inspect {self._name}"):
+            listed = self._kafka.known(self._kafka.admin.list_topics(self._name, timeout=self._kafka.timeout))
+            metadata = listed.topics.get(self._name)
+            if metadata is None or (metadata.error is not None and metadata.error.code() in NO_TOPIC):
+                topic.problems.append(f"{self._name} is not in {self._kafka.where}")
+                return topic
+            numbers = sorted(metadata.partitions)
+            self._read_settings(topic)
+            self._read_offsets(topic, numbers)
+            self._read_groups(topic, numbers)
+        return topic
+
+    def seal(self, partitions: int) -> None:
+        """Return when no partition takes messages any more, and none will expire."""
+        settings = {**SEALED, "retention.ms": "-1", "retention.bytes": "-1"}
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self._name, incremental_configs=changes)
+        with self._kafka.to(f"seal {self._name}"):
+            self._kafka.answers(self._kafka.admin.incremental_alter_configs([resource], **self._kafka.limit))
+            for number in range(partitions):
+                probe = SealProbe(self._kafka, KafkaPartition(self._name, number))
+                self._kafka.until(lambda probe=probe: self._kafka.again(probe.is_refused))  # type: ignore[misc]
+
+    def _read_settings(self, topic: PlainTopic) -> None:
+        resource = ConfigResource(ResourceType.TOPIC, self._name)
+        (settings,) = self._kafka.answers(self._kafka.admin.describe_configs([resource], **self._kafka.limit))
+        topic.is_sealed = all(settings[name].value == value for name, value in SEALED.items())
+        if (policy := settings["cleanup.policy"].value) != "delete":
+            topic.problems.append(
+                f"its cleanup.policy is {policy}: compaction would remove messages of sealed segments"
+            )
+
+    def _read_offsets(self, topic: PlainTopic, numbers: Sequence[int]) -> None:
+        topic.firsts, before = self._offsets(numbers, _EARLIEST), self._offsets(numbers, _LATEST)
+        wait_quietly(SETTLE_SECONDS if topic.is_sealed else QUIET_SECONDS)
+        topic.ends = self._offsets(numbers, _LATEST)
+        if topic.ends != before:
+            topic.problems.append("producers write to it: stop them, or give them the scalable topic first")
+        if self._offsets(numbers, _LATEST, IsolationLevel.READ_COMMITTED) != topic.ends:
+            topic.problems.append("it has open transactions: end them")
+
+    def _offsets(
+        self, numbers: Sequence[int], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> list[int]:
+        asked = {TopicPartition(self._name, number): spec for number in numbers}
+        listed = self._kafka.again(
+            lambda: self._kafka.answers(
+                self._kafka.admin.list_offsets(asked, isolation_level=isolation, **self._kafka.limit)
+            )
+        )
+        return [answer.offset for answer in listed]
+
+    def _read_groups(self, topic: PlainTopic, numbers: Sequence[int]) -> None:
+        listed = self._kafka.answer(self._kafka.admin.list_consumer_groups(**self._kafka.limit))
+        for error in listed.errors or []:
+            raise error
+        for group in sorted(group.group_id for group in listed.valid or []):
+            if group.startswith(SEGMENT_PREFIX):
+                continue
+            committed = [self._kafka.committed.of([group], self._name, number).get(group) for number in numbers]
+            if any(position is not None for position in committed):
+                self._add_group(topic, group, committed)
+
+    def _add_group(self, topic: PlainTopic, group: str, committed: Sequence[int | None]) -> None:
+        """Add a group that has a position somewhere; one without messages to read is at the end."""
+        (description,) = self._kafka.answers(self._kafka.admin.describe_consumer_groups([group], **self._kafka.limit))
+        if description.members:
+            topic.problems.append(f"the group {group} has consumers: stop them")
+        positions = []
+        for number, (position, first, end) in enumerate(zip(committed, topic.firsts, topic.ends, strict=True)):
+            if (position is None and first < end) or (position or 0) > end:
+                topic.problems.append(
+                    f"the group {group} has no position in partition {number}: set it with kafka-consumer-groups"
+                )
+            positions.append(end if position is None else max(position, first))
+        topic.positions[group] = positions
+
+
+def wait_quietly(seconds: float) -> None:
+    """Wait for messages that may still come."""
+    time.sleep(seconds)
