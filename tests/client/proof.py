@@ -205,7 +205,7 @@ def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) 
 @click.option("--rate", default=3_000, help="Messages a second in all.")
 @click.option("--consumers", default=5, help="Of each kind.")
 @click.option("--seed", default=35)
-@click.option("--three-brokers", is_flag=True, help="With three replicas, behind proxies that cut connections.")
+@click.option("--three-brokers", is_flag=True, help="With three replicas, behind links that are cut.")
 @click.option("--pause", default=1.0, help="Seconds between two splits or merges.")
 @click.option("--folder", type=click.Path(path_type=Path), help="For all records; kept.")
 def main(

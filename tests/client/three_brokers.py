@@ -1,9 +1,10 @@
-"""Three Kafka brokers with three replicas, two of which must have a write, behind proxies that can cut connections."""
+"""Three Kafka brokers with three replicas, two of which must have a write, behind links that can be cut."""
 
 from __future__ import annotations
 
 import random
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,15 +12,15 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from anabranch.local.broker import EmbeddedBroker, free_ports, new_cluster_id
-from tests.client.cut_proxy import CutProxies
+from tests.harness.chaos.nodes import Link
 
-BROKERS = 3
+BROKERS, CUT_SECONDS = 3, 3.0
 
 _PROPERTIES = """\
 node.id={id}
 controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{proxy},INTERNAL://127.0.0.1:{internal}
+advertised.listeners=PLAINTEXT://{link},INTERNAL://127.0.0.1:{internal}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=INTERNAL
 default.replication.factor=3
@@ -31,14 +32,15 @@ transaction.state.log.min.isr=2
 
 
 class ClusterBroker(EmbeddedBroker):
-    """One of them; clients reach it by its proxy."""
+    """One of them; clients reach it by its link."""
 
     START_SECONDS = 240.0
 
     def __init__(self, folder: Path, jars: Path, id: int) -> None:
         super().__init__(folder, jars)
         self.id = id
-        self.internal, self.proxy = free_ports(2)
+        (self.internal,) = free_ports(1)
+        self.link = Link(self.bootstrap)
         self.voters = ""
 
     @property
@@ -61,7 +63,7 @@ class ClusterBroker(EmbeddedBroker):
             port=self.port,
             internal=self.internal,
             controller=self._controller_port,
-            proxy=self.proxy,
+            link=self.link.address,
         )
 
 
@@ -71,7 +73,6 @@ class ThreeBrokers:
     def __init__(self, folder: Path, jars: Path, chance: random.Random) -> None:
         self._chance = chance
         self._brokers = [ClusterBroker(folder / f"kafka-{id}", jars, id) for id in range(1, BROKERS + 1)]
-        self._proxies = CutProxies({broker.proxy: broker.port for broker in self._brokers})
         cluster_id = new_cluster_id()
         for broker in self._brokers:
             broker.cluster_id = cluster_id
@@ -81,11 +82,10 @@ class ThreeBrokers:
     @property
     def bootstrap(self) -> str:
         """Addresses for clients."""
-        return ",".join(f"127.0.0.1:{broker.proxy}" for broker in self._brokers)
+        return ",".join(broker.link.address for broker in self._brokers)
 
     def launch(self) -> None:
         """Start all."""
-        self._proxies.start()
         for broker in self._brokers:
             broker.launch()
         for broker in self._brokers:
@@ -102,11 +102,15 @@ class ThreeBrokers:
             broker.start()
 
     def cut(self) -> None:
-        """Cut all connections of clients and of the Anabranch controller."""
-        self._proxies.cut()
+        """Lose what clients and the Anabranch controller send for a while, then close their connections."""
+        for broker in self._brokers:
+            broker.link.cut()
+        time.sleep(CUT_SECONDS)
+        for broker in self._brokers:
+            broker.link.mend()
 
     def close(self) -> None:
         """Kill all."""
         for broker in self._brokers:
             broker.kill()
-        self._proxies.close()
+            broker.link.close()

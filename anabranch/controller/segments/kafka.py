@@ -59,7 +59,7 @@ from anabranch.controller.segments.kafka_admin import (
 )
 from anabranch.controller.segments.kafka_names import KafkaPartition, adopted_partition, check_fits, kafka_topic
 from anabranch.controller.segments.kafka_positions import PARTITION, Positions
-from anabranch.controller.segments.kafka_probe import SealProbe
+from anabranch.controller.segments.kafka_probe import PartitionProbe
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.connection import KafkaConnection
 from schemas.metadata import HashRange
@@ -187,14 +187,14 @@ class KafkaSegments(SegmentStore):
             if not self._is_marked(segment):
                 self._wait_for_transactions(segment)
                 self._kafka.again(lambda: self._mark(segment))
-            probe = SealProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
+            probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
             self._kafka.until(lambda: self._kafka.again(probe.is_refused))
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
 
     def is_terminated(self, segment: str) -> bool:
         with self._kafka.to(f"ask whether {segment} is terminated"):
             self._must_exist(segment)
-            probe = SealProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
+            probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
             return self._is_marked(segment) and self._kafka.again(probe.is_refused)
 
     def delete(self, segment: str) -> None:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from anabranch.controller.segments.kafka import SEALED, SETTLE_SECONDS, TIMEOUT_SECONDS
 from anabranch.controller.segments.kafka_admin import NO_TOPIC, KafkaAdmin
 from anabranch.controller.segments.kafka_names import SEGMENT_PREFIX, KafkaPartition
-from anabranch.controller.segments.kafka_probe import SealProbe
+from anabranch.controller.segments.kafka_probe import PartitionProbe
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS
 
@@ -84,7 +84,7 @@ class TopicAdoption:
         with self._kafka.to(f"seal {self._name}"):
             self._kafka.answers(self._kafka.admin.incremental_alter_configs([resource], **self._kafka.limit))
             for number in range(partitions):
-                probe = SealProbe(self._kafka, KafkaPartition(self._name, number))
+                probe = PartitionProbe(self._kafka, KafkaPartition(self._name, number))
                 self._kafka.until(lambda probe=probe: self._kafka.again(probe.is_refused))  # type: ignore[misc]
 
     def _read_settings(self, topic: PlainTopic) -> None:

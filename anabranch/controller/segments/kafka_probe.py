@@ -11,7 +11,7 @@ _PROBE_TIME_MS = 32_503_680_000_000
 """The year 3000."""
 
 
-class SealProbe:
+class PartitionProbe:
     """Probe that shows whether the leader of a partition refuses all writes. Nothing is ever written."""
 
     def __init__(self, kafka: KafkaAdmin, partition: KafkaPartition) -> None:
