@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from anabranch.controller.adoption import Adoption
 from anabranch.controller.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from anabranch.controller.layouts.reader import life_of, no_topic
 from anabranch.controller.layouts.store import LayoutStore
 from anabranch.controller.leadership.leaders import Leaders, Term
 from anabranch.controller.loads import ReportedLoads
+from anabranch.controller.operations.adoption import Adoption
 from anabranch.controller.operations.journal import Operation, list_operations
 from anabranch.controller.operations.pruning import KeptSegment, Pruning
 from anabranch.controller.operations.runner import OperationRunner

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.admin.answers import Answered, Refused
+from anabranch.admin.answers import Refused
 from anabranch.cli.admin_client import AdminInterface
 from anabranch.cli.connection import print_result, topic_name, with_connection
 from anabranch.cli.context import Context
@@ -75,7 +75,7 @@ def _is_adopted(admin: AdminInterface, kafka_topic: str, topic: str) -> bool:
         return False
     prefix = f"kafka://{kafka_topic}/"
     names = [segment.legacy_topic_name or "" for segment in admin.expect(reply).segments.values()]
-    if isinstance(reply, Answered) and not any(name.startswith(prefix) for name in names):
+    if not any(name.startswith(prefix) for name in names):
         raise click.ClickException(f"{printable(topic)} exists already, and not from {printable(kafka_topic)}")
     return True
 

@@ -14,8 +14,8 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
 from anabranch.controller.access.roles import READ
-from anabranch.controller.adoption import Adoption
 from anabranch.controller.errors import BadRequest, NotFound, PreconditionFailed
+from anabranch.controller.operations.adoption import Adoption
 from anabranch.controller.policies import parse_json
 from anabranch.controller.rest.parameters import ADMINISTERS, OPERATES, Body, Namespace, Service, Topic, takes
 from anabranch.controller.segments.waiting import waits_for_segments

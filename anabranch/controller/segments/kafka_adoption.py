@@ -109,12 +109,13 @@ class TopicAdoption:
         self, numbers: Sequence[int], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> list[int]:
         asked = {TopicPartition(self._name, number): spec for number in numbers}
-        listed = self._kafka.again(
-            lambda: self._kafka.answers(
-                self._kafka.admin.list_offsets(asked, isolation_level=isolation, **self._kafka.limit)
-            )
-        )
-        return [answer.offset for answer in listed]
+
+        def ask() -> dict[int, int]:
+            listed = self._kafka.admin.list_offsets(asked, isolation_level=isolation, **self._kafka.limit)
+            return {partition.partition: self._kafka.answer(future).offset for partition, future in listed.items()}
+
+        offsets = self._kafka.again(ask)
+        return [offsets[number] for number in numbers]
 
     def _read_groups(self, topic: PlainTopic, numbers: Sequence[int]) -> None:
         listed = self._kafka.answer(self._kafka.admin.list_consumer_groups(**self._kafka.limit))
