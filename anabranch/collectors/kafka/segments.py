@@ -57,7 +57,7 @@ class FollowedSegments:
         """When each position was asked for, the longest ago first; by Kafka topic and subscription."""
         self._asked_once: dict[tuple[str, str], float] = {}
         """The same of those that were asked for once."""
-        self._positions_window = window
+        self._positions_window, self._calls_per_second = window, 1.0
         self._position_seconds = 0.0
         """Shortest time between two readings of positions."""
         self._position_at = float("-inf")
@@ -95,14 +95,15 @@ class FollowedSegments:
         self._groups = {}
         for kafka_topic, subscription in groups:
             self._groups.setdefault(kafka_topic, []).append(subscription)
-        # With more groups than calls, positions are read less often, and their rates roll over a longer time.
-        followed = sum(len(self._groups.get(name, ())) for name in self._segments)
-        self._position_seconds = 1 / NEW_CLIENTS_PER_SECOND if followed > CACHED_GROUPS else 0.0
-        self._positions_window = max(self._window, 3 * followed * max(1 / calls_per_second, self._position_seconds))
+        self._calls_per_second = calls_per_second
         self._follow_groups()
 
     def _follow_groups(self) -> None:
         listed = {(name, subscription) for name in self._segments for subscription in self._groups.get(name, ())}
+        # With more groups than calls, positions are read less often, and their rates roll over a longer time.
+        self._position_seconds = 1 / NEW_CLIENTS_PER_SECOND if len(listed) > CACHED_GROUPS else 0.0
+        seconds = max(1 / self._calls_per_second, self._position_seconds)
+        self._positions_window = max(self._window, 3 * len(listed) * seconds)
         self._asked_once = {key: at for key, at in self._asked_once.items() if key in listed}
         known = {key: at for key, at in self._asked_at.items() if key in listed}
         new = sorted(listed - known.keys() - self._asked_once.keys())
