@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -120,13 +121,24 @@ class TopicAdoption:
     def _read_groups(self, topic: PlainTopic, numbers: Sequence[int]) -> None:
         listed = self._kafka.answer(self._kafka.admin.list_consumer_groups(**self._kafka.limit))
         for error in listed.errors or []:
-            raise error
+            raise error if isinstance(error, KafkaException) else KafkaException(error)
         for group in sorted(group.group_id for group in listed.valid or []):
             if group.startswith(SEGMENT_PREFIX):
                 continue
-            committed = [self._kafka.committed.of([group], self._name, number).get(group) for number in numbers]
+            committed = self._committed(group, numbers)
             if any(position is not None for position in committed):
                 self._add_group(topic, group, committed)
+
+    def _committed(self, group: str, numbers: Sequence[int]) -> list[int | None]:
+        """Return a group's positions; None where it has none. Its client does not outlive the question."""
+        options = {"client.id": "anabranch-adopt", "group.id": group, "enable.auto.commit": False, "log_level": 0}
+        with closing(Consumer(self._kafka.connection.librdkafka(options))) as consumer:
+            asked = [TopicPartition(self._name, number) for number in numbers]
+            answers = consumer.committed(asked, self._kafka.timeout)
+        for error in (answer.error for answer in answers):
+            if error is not None:
+                raise KafkaException(error)
+        return [answer.offset if answer.offset >= 0 else None for answer in answers]
 
     def _add_group(self, topic: PlainTopic, group: str, committed: Sequence[int | None]) -> None:
         """Add a group that has a position somewhere; one without messages to read is at the end."""
