@@ -78,7 +78,7 @@ class PlainTopic:
         )
 
     def is_open(self) -> bool:
-        """Write a message with no time to be kept; return whether it was accepted."""
+        """Write a message; return whether it was accepted."""
         errors: list[Any] = []
         producer = KafkaProducer({"bootstrap.servers": self.bootstrap})
         producer.produce(self.name, "x", partition=0, on_delivery=lambda error, _: errors.append(error))
