@@ -31,7 +31,8 @@ from anabranch.controller.segments.base import (
     SubscriptionNotFound,
 )
 from anabranch.controller.segments.kafka import KafkaSegments
-from anabranch.controller.segments.kafka_names import group_id, kafka_topic
+from anabranch.controller.segments.kafka_names import KafkaPartition, group_id, kafka_topic
+from anabranch.controller.segments.kafka_probe import PartitionProbe
 from schemas.kafka.connection import KafkaConnection
 from schemas.metadata import HashRange
 from tests.controller.conftest import NOWHERE
@@ -240,10 +241,9 @@ def test_lagging_leader_is_awaited(
 
 
 def test_a_probe_leaves_nothing_in_an_open_segment(segments: KafkaSegments, topic: str, kafka: str) -> None:
-    from anabranch.controller.segments.kafka import _Probe
-
     segment = segments.create(topic, 0, WHOLE)
-    assert [_Probe(segments._kafka, kafka_topic(segment)).is_refused() for _ in range(3)] == [False] * 3
+    partition = KafkaPartition(kafka_topic(segment), 0)
+    assert [PartitionProbe(segments._kafka, partition).is_refused() for _ in range(3)] == [False] * 3
     assert segments.stats(segment) == SegmentTopicStats(False, 0, 0, {})
     write(kafka, segment, [b"x" * 500_000])
 
