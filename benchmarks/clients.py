@@ -208,7 +208,7 @@ def _spread(name: str, values: list[float]) -> dict[str, float]:
 def _produce_steadily(
     producer: Producer, hashes: range, seconds: float, split: Future[None] | None = None
 ) -> dict[bool, list[float]]:
-    """Milliseconds of each message, by whether `hashes` has its key; goes on for `seconds` after a split has ended."""
+    """Milliseconds of each message, by whether `hashes` has its key; until `seconds` after the split."""
     delays: dict[bool, list[float]] = {True: [], False: []}
     began, number = time.perf_counter(), 0
     end = None if split else began + seconds

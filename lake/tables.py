@@ -165,7 +165,7 @@ class OpenTable:
         return self._table
 
     def is_known_newest(self) -> bool:
-        """Return True if one request to an object store shows that nothing has changed; False for a local table."""
+        """Return True if one request shows that nothing has changed; False for a local table."""
         return self._log.ends_with(self._table.version())
 
     def newest(self) -> DeltaTable:

@@ -36,7 +36,7 @@ def refuse_options(options: Mapping[str, str], purpose: str) -> None:
 
 @contextmanager
 def reading_lake(lake: str, *refusals: type[Exception], action: str = "read") -> Iterator[None]:
-    """Turn errors into exit codes: 1 for `refusals`, 2 for an unknown topic, 3 for a lake without answer or topics."""
+    """Turn errors into exit codes: 1 for `refusals`, 2 for an unknown topic, 3 for a lake without any."""
     from deltalake.exceptions import DeltaError
 
     from anabranch.query.topics import NoTopics, UnknownTopic

@@ -97,7 +97,7 @@ class LakeSql:
         memory_mb: int | None = None,
         tables: OpenTables | None = None,
     ) -> None:
-        """`memory_mb`: limit of the engine's memory; None: half of the machine's. `tables`: those of earlier instances.
+        """`memory_mb`: the engine's limit; None: half of the machine's. `tables`: of earlier instances.
 
         `as_of`: an instant as of which everything is asked: of the rows on record by then, with that as `$now`. It goes
         by the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.

@@ -102,7 +102,7 @@ class _Look:
 
 
 def _repeated(address: str, session_s: float) -> str:
-    """`address` so often that several attempts fit into a session: kazoo shares it among the servers of its list."""
+    """Return `address` several times: kazoo shares the session's time among the servers of its list."""
     attempts = max(1, min(_CONNECTS_PER_SESSION, int(session_s / _CONNECT_S)))
     return ",".join([address] * -(-attempts // (address.count(",") + 1)))
 

@@ -1,4 +1,4 @@
-"""Check and seal a plain Kafka topic, whose partitions a scalable topic then adopts as its first, sealed segments.
+"""Check and seal a plain Kafka topic, so that a scalable topic can adopt its partitions.
 
 Stage: beside `kafka`, for `anabranch topics adopt`, which runs with the rights of its user. `inspect` changes nothing.
 `seal` refuses all further writes, as for segments, and ends the topic's retention; both can be repeated. All requests

@@ -82,7 +82,7 @@ def segment_of(kafka_name: str) -> SegmentOfLife:
 
 
 def adopted_name(partition: KafkaPartition) -> str:
-    """Return the `legacyTopicName` of a segment that is a partition of an adopted topic: `kafka://orders/3`."""
+    """Return the `legacyTopicName` of an adopted topic's partition: `kafka://orders/3`."""
     return f"kafka://{partition.topic}/{partition.partition}"
 
 

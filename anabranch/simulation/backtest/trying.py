@@ -89,7 +89,7 @@ class Share:
             self._scopes["unseen"] = unseen, _prepared(unseen, keys)
 
     def troubles(self) -> dict[str, Trouble]:
-        """Return the troubles of each topic, by its name; of a topic that was created anew those of all its lives."""
+        """Return the troubles of each topic, by its name; of all its lives if it was created anew."""
         troubles: dict[str, Trouble] = {}
         for topic in self._scopes["searched"][1]:
             before, counts = troubles.get(topic.record.name, Trouble(0.0, 0)), counts_on_record(topic)

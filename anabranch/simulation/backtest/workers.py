@@ -50,7 +50,7 @@ class Worker:
             raise self._lost() from error
 
     def answer(self) -> Any:
-        """Return the answer to the last request, or raise the exception that the method raised, or `WorkerLost`."""
+        """Return the answer to the last request, or raise what the method raised, or `WorkerLost`."""
         try:
             result, error, trace = self._connection.recv()
         except (EOFError, OSError) as ended:

@@ -70,7 +70,7 @@ class Lanes:
         send: Callable[[LayoutSegment, PendingMessage], bool],
         report: Callable[[PendingMessage, AnabranchError], None],
     ) -> None:
-        """`send` begins to send to a segment, or returns False if that refuses at once; `report` ends a message.
+        """`send` begins to send to a segment; False: refused at once. `report` ends a message.
 
         If `send` raises, `is_accepted` of the message tells whether it is on its way nevertheless.
         """
