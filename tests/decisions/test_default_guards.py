@@ -173,6 +173,7 @@ def test_split_segments_rest_longer_per_reversal():
     one = snapshot(layout, cold, replace(DEFAULT, max_load_age_ms=0), pasts=pasts)
     held = decide(one)
     assert (held.gate, held.binding.measured, held.due) == (Gate.SETTLING, 10 * MINUTE, NOW + 10 * MINUTE)
+    assert (held.binding.limit, held.binding.margin) == (0.0, -10.0 * MINUTE)
     assert isinstance(decide(replace(one, policy=replace(DEFAULT, settle_ms=0))), Merge)
 
 

@@ -84,11 +84,28 @@ def deep(depth, made_at, **rest):
     return snapshot(2, loads, DEFAULT, merge_depths={0: depth, 1: 0}, pasts=pasts, **rest)
 
 
+def depth_reading(answer):
+    (reading,) = [one for one in answer.gates if one.gate is Gate.MAX_DAG_DEPTH]
+    return reading
+
+
+def test_shallowest_of_deep_pairs_says_when():
+    loads = {number: load(COLD, seen_at=NOW + MINUTE) for number in range(3)}
+    pasts = {number: Past(NOW, "merge") for number in range(3)}
+    depths = {0: 12, 1: 0, 2: 10}
+    held = decide(snapshot(3, loads, DEFAULT, merge_depths=depths, pasts=pasts, now=NOW + MINUTE))
+    assert depth_reading(held).eligible_at == NOW + HOUR
+
+
+def test_cap_of_zero_is_never_passed():
+    held = decide(replace(deep(1, NOW, now=NOW + MINUTE), policy=replace(DEFAULT, max_dag_depth=0)))
+    assert (held.gate, depth_reading(held).eligible_at) == (Gate.MAX_DAG_DEPTH, None)
+
+
 @pytest.mark.parametrize(("depth", "hours"), [(10, 1), (12, 3), (33, 24)])
 def test_deep_pair_told_when_to_merge_and_merges(depth, hours):
     held = decide(deep(depth, NOW, now=NOW + MINUTE))
-    (reading,) = [one for one in held.gates if one.gate is Gate.MAX_DAG_DEPTH]
-    assert (held.gate, reading.eligible_at) == (Gate.MAX_DAG_DEPTH, NOW + hours * HOUR)
+    assert (held.gate, depth_reading(held).eligible_at) == (Gate.MAX_DAG_DEPTH, NOW + hours * HOUR)
     due = next_due(held)
     assert due == NOW + hours * HOUR
     assert isinstance(decide(deep(depth, NOW, now=due)), Merge)

@@ -37,6 +37,14 @@ def test_both_strictly_below_merge_thresholds(number, which):
         assert action(snapshot(2, {which: load(rates), 1 - which: load((0, 0, 0, 0))})) == expected
 
 
+@pytest.mark.parametrize(("heats", "shown"), [((0.25, 0.5), (0.5, 0.5, 1)), ((3.0, 2.0), (3.0, -2.0, 0))])
+def test_reading_is_of_the_hotter_of_the_pair(heats, shown):
+    """Measured in merge thresholds, with the margin that is left."""
+    loads = {number: msg_rate(heat * PIP.merge_thresholds[0]) for number, heat in enumerate(heats)}
+    (reading,) = [one for one in decide(snapshot(2, loads)).gates if one.gate is Gate.MERGE_THRESHOLDS]
+    assert (reading.measured, reading.margin, reading.segment) == shown
+
+
 def test_a_merge_threshold_of_zero_means_never():
     idle = {0: load((0, 0, 0, 0)), 1: load((0, 0, 0, 0))}
     assert action(snapshot(2, idle)) == MERGED

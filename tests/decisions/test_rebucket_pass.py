@@ -108,6 +108,17 @@ def test_parallel_merges_leave_each_consumer_a_bucket(consumers, merges):
     assert (1 + len(answer.also) if isinstance(answer, Merge) else 0) == merges
 
 
+def test_capacity_is_that_after_the_cheapest_merge():
+    layout = SegmentLayout.create(4, 0, bucket_budget=16).rebucket_segment(2, 1, 0).rebucket_segment(3, 1, 0)
+    loads = {segment.segment_id: msg_rate(10.0) for segment in layout.active}
+    narrow = replace(DEFAULT, max_entry_buckets_per_segment=4)
+    answer = decide(snapshot(layout, loads, narrow, consumers=stream(10)))
+    (reading,) = [one for one in answer.gates if one.gate is Gate.MERGE_CAPACITY]
+    assert (reading.measured, reading.limit) == (10.0, 10.0)
+    assert isinstance(answer, Merge)
+    assert (answer.segments, answer.also) == ((4, 5), ())
+
+
 def test_default_merges_below_consumers_if_shared():
     few = decide(topic(4, budget=16, rate=449.0, consumers=stream(4), policy=DEFAULT))
     assert isinstance(few, Merge)
