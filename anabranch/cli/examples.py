@@ -37,6 +37,10 @@ EXAMPLES = {
     "whatif backtest": ["whatif backtest --policy calm.toml --since '7d ago'"],
     "whatif suggest": ["whatif suggest --since '7d ago' --budget 200"],
     "whatif shadow report": ["whatif shadow report --since '7d ago'"],
+    "topics adopt": [
+        "topics adopt orders acme/shop/orders --dry-run",
+        "topics adopt orders acme/shop/orders --segments 4",
+    ],
     "topics create": ["topics create acme/shop/orders --segments 4"],
     "topics list": ["topics list acme/shop"],
     "topics show": ["topics show acme/shop/orders"],

@@ -48,6 +48,7 @@ LAKE = (
     "lake vacuum",
 )
 CONTROLLER = (
+    "topics adopt orders acme/shop/orders",
     "topics clear-backlog acme/shop/orders s --yes",
     "topics create acme/shop/orders",
     "topics delete acme/shop/orders --yes",
