@@ -19,7 +19,13 @@ TOPIC = "topic://acme/shop/orders"
 CONFIG = {"bootstrap.servers": NOWHERE, "anabranch.controller.url": f"http://{NOWHERE}", "log_level": 0}
 ASSIGNMENT = {
     "topicCreatedAt": 5,
-    "assignedSegments": [{"segmentId": 0, "underlyingTopicName": "segment://acme/shop/orders/0000-ffff-0"}],
+    "assignedSegments": [
+        {
+            "segmentId": 0,
+            "hashRange": {"start": 0, "end": 0xFFFF},
+            "underlyingTopicName": "segment://acme/shop/orders/0000-ffff-0",
+        }
+    ],
 }
 LARGE = bytes(3 * 1_048_576)
 
