@@ -80,9 +80,11 @@ class Controller:
 
     def _open(self, url: str, topic: str) -> ControllerSession:
         for _ in range(MAX_REDIRECTS + 1):
-            headers, tls = self._settings.headers(), self._tls if url.startswith("https:") else None
+            headers = self._settings.headers()
             try:
-                return ControllerSession("ws" + url.removeprefix("http"), _connected(url), tls, headers, OPEN_SECONDS)
+                return ControllerSession(
+                    "ws" + url.removeprefix("http"), _connected(url), self._tls, headers, OPEN_SECONDS
+                )
             except (OSError, ValueError, WebSocketException) as error:
                 refused = next((e for e in (error, error.__context__) if isinstance(e, InvalidStatus)), None)
                 if refused is None:

@@ -45,7 +45,7 @@ _OPEN = LaneState.OPEN
 
 
 class Producer:
-    """Writes to one scalable topic; thread-safe.
+    """Writes to one scalable topic; thread-safe, but not to be called by signal handlers.
 
     Delivery is at least once: a message whose acknowledgement was lost in the moment of a seal is written twice.
     """

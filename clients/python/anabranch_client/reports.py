@@ -66,8 +66,8 @@ class Reports:
         thread, called = threading.get_ident(), 0
         if not self.ended or thread in self._callers:
             return 0
-        self._callers.add(thread)
         try:
+            self._callers.add(thread)
             while self.ended:
                 called += self._call_chunk()
         finally:
@@ -76,18 +76,21 @@ class Reports:
 
     def _call_chunk(self) -> int:
         """Call some reports; those behind one that raises are due again."""
-        with self._lock:
-            records = self.ended[:CHUNK]
-            size = sum([record.size for record in records])
-            if size > CHUNK_BYTES:
-                records, size = records[:1], records[0].size
-            count, called = len(records), 0
-            # No call in these lines: a signal could raise after it.
-            del self.ended[:count]
-            self.count -= count
-            self.bytes -= size
-            self._calling += count
+        records: list[PendingMessage] = []
+        count = called = 0
         try:
+            with self._lock:
+                due = self.ended[:CHUNK]
+                size = sum([record.size for record in due])
+                if size > CHUNK_BYTES:
+                    due, size = due[:1], due[0].size
+                number = len(due)
+                # No call in these lines: a signal could raise after it.
+                del self.ended[:number]
+                self.count -= number
+                self.bytes -= size
+                self._calling += number
+                records, count = due, number
             for record in records:
                 called += 1
                 if (report := record.on_delivery) is not None:
@@ -119,8 +122,8 @@ def wait_for_reports(wait: Callable[[float], object], seconds: float) -> None:
             raise KeyboardInterrupt
         interrupted = True
 
-    signal.signal(signal.SIGINT, interrupt)
     try:
+        signal.signal(signal.SIGINT, interrupt)
         wait(seconds)
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -35,7 +35,10 @@ class ControllerSession:
         headers: Mapping[str, str],
         timeout_seconds: float,
     ) -> None:
-        """Open it over `connection`. Raises `OSError`, `ValueError`, `WebSocketException`."""
+        """Open it over `connection`; without `tls`, a `wss:` address needs a certificate that the system trusts.
+
+        Raises `OSError`, `ValueError`, `WebSocketException`.
+        """
         self._loop = asyncio.new_event_loop()
 
         async def open_socket() -> ClientConnection:
@@ -43,7 +46,7 @@ class ControllerSession:
                 url,
                 # With a socket of ours, websockets follows no redirects itself, to any host and without the token.
                 sock=connection,
-                ssl=tls,
+                ssl=(tls or True) if url.startswith("wss:") else None,
                 additional_headers=headers,
                 open_timeout=timeout_seconds,
                 close_timeout=CLOSE_SECONDS,
