@@ -256,7 +256,9 @@ def test_group_with_consumers_is_refused(plain: PlainTopic) -> None:
 
 
 def test_open_transaction_is_refused(plain: PlainTopic) -> None:
-    producer = KafkaProducer({"bootstrap.servers": plain.bootstrap, "transactional.id": plain.name})
+    # So long that a busy machine does not end it.
+    options = {"transactional.id": plain.name, "transaction.timeout.ms": 600_000}
+    producer = KafkaProducer({"bootstrap.servers": plain.bootstrap, **options})
     producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(plain.name, "1", "key-1")

@@ -147,7 +147,7 @@ def test_leadership_survives_server_restart(zookeeper: EmbeddedZooKeeper, zookee
 
 def test_a_connection_without_an_answer_costs_no_session(zookeeper: EmbeddedZooKeeper) -> None:
     """A starting server may accept a connection and never answer: seen once, for 30 seconds, in a session of 30."""
-    with closing(Link(zookeeper.address)) as link, closing(ZooKeeperStore(link.address, "/silent", 15)) as store:
+    with closing(Link(zookeeper.address)) as link, closing(ZooKeeperStore(link.address, "/silent", 30)) as store:
         node = Candidate(store, b"http://one")
         before = node.wait_for(LeaderElectionState.LEADING)
         link.swallow()
