@@ -102,11 +102,13 @@ class ScalableTopicService:
             subscriptions = adoption.subscriptions if adoption is not None else {}
             self._store.check_fits(topic, metadata, announcement)
             if not isinstance(self._segments, NoSegments):
+                segments = self._segments.of_layout(layout)
+                if adoption is not None:
+                    adoption.check(topic, layout, segments)
                 # If this is killed or refused after this point, the next leader removes the segments.
                 with self._store.write(term) as transaction:
                     transaction.begin_creation(topic, metadata)
                 self._operations.mark_unsettled(topic)
-                segments = self._segments.of_layout(layout)
                 for segment in layout.active:
                     hash_range = HashRange(start=segment.start, end=segment.end)
                     segments.create(topic, segment.segment_id, hash_range, subscriptions)

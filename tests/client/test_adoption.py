@@ -278,6 +278,14 @@ def test_written_topic_is_refused(plain: PlainTopic, monkeypatch: pytest.MonkeyP
     assert "producers write to it" in refusal(plain)
 
 
+def test_controller_refuses_open_and_missing_topics(plain: PlainTopic) -> None:
+    for name, status in ((plain.name, 412), ("no-such-topic", 404)):
+        body = {"kafkaTopic": name, "partitions": PARTITIONS, "subscriptions": {}}
+        assert plain.controller.client.post(f"{plain.scalable.path}/migrate", json=body).status_code == status
+    assert plain.is_open()
+    assert plain.controller.client.get(plain.scalable.path).status_code == 404
+
+
 def test_missing_or_foreign_topics_are_refused(plain: PlainTopic) -> None:
     plain.name = "no-such-topic"
     assert "no-such-topic is not in Kafka" in plain.adopt().stderr
@@ -287,4 +295,4 @@ def test_missing_or_foreign_topics_are_refused(plain: PlainTopic) -> None:
 
 def test_existing_scalable_topic_is_refused(plain: PlainTopic) -> None:
     plain.scalable.create()
-    assert "exists already, and not from" in refusal(plain)
+    assert "exists already, without partitions of" in refusal(plain)

@@ -6,7 +6,8 @@ of the consumer groups and is atomic at the controller, so a command that was ki
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,20 +45,14 @@ def adopt_topic(admin: AdminInterface, output: str, kafka_topic: str, topic: str
         return
     try:
         plain = adoption.inspect()
-        _check(plain)
+        result = _request(plain, segments)
         if not dry_run:
             adoption.seal(len(plain.ends))
             # A producer or consumer may have come between.
             plain = adoption.inspect()
-            _check(plain)
+            result = _request(plain, segments)
     except SegmentStoreError as error:
         raise Unreachable(str(error)) from None
-    result = {
-        "kafkaTopic": kafka_topic,
-        "partitions": len(plain.ends),
-        "segments": segments,
-        "subscriptions": plain.positions,
-    }
     if not dry_run:
         admin.expect(admin.topics.adopt_topic(topic, result))
     messages = sum(plain.ends) - sum(plain.firsts)
@@ -69,19 +64,30 @@ def adopt_topic(admin: AdminInterface, output: str, kafka_topic: str, topic: str
 
 
 def _is_adopted(admin: AdminInterface, kafka_topic: str, topic: str) -> bool:
-    """Return whether TOPIC was made from KAFKA_TOPIC. Raises `ClickException` if it exists without."""
+    """Return whether TOPIC was made from KAFKA_TOPIC. Raises `ClickException` if it has none of its partitions."""
     reply = admin.topics.layout(topic)
     if isinstance(reply, Refused) and reply.status == 404:
         return False
     prefix = f"kafka://{kafka_topic}/"
     names = [segment.legacy_topic_name or "" for segment in admin.expect(reply).segments.values()]
     if not any(name.startswith(prefix) for name in names):
-        raise click.ClickException(f"{printable(topic)} exists already, and not from {printable(kafka_topic)}")
+        raise click.ClickException(f"{printable(topic)} exists already, without partitions of {printable(kafka_topic)}")
     return True
 
 
-def _check(plain: PlainTopic) -> None:
-    for problem in plain.problems:
+def _request(plain: PlainTopic, segments: int) -> dict[str, Any]:
+    """Return the request to the controller; with anything in the way, print that and end."""
+    from anabranch.controller.operations.adoption import Adoption
+
+    request = {
+        "kafkaTopic": plain.name,
+        "partitions": len(plain.ends),
+        "segments": segments,
+        "subscriptions": plain.positions,
+    }
+    problems = plain.problems or Adoption.faults_of(json.dumps(request))
+    for problem in problems:
         click.echo(printable(problem), err=True)
-    if plain.problems:
+    if problems:
         raise click.exceptions.Exit(FOUND)
+    return request

@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Annotated
 
 from msgspec.structs import replace as replace_segment
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from anabranch.controller.errors import PreconditionFailed
 from anabranch.controller.segments.base import SegmentStore
 from anabranch.controller.segments.kafka_names import KafkaPartition, adopted_name
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
@@ -23,7 +24,10 @@ from schemas.base import Name, Wire
 MAX_PARTITIONS = 1_000
 MAX_EDGES = 10_000
 """Of partitions times active segments: each is a parent of each."""
-MAX_SUBSCRIPTIONS = 1_000
+MAX_SUBSCRIPTIONS = 500
+"""All are stored in one commit."""
+MAX_POSITIONS = 10_000
+"""Each is set by requests of its own."""
 Position = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -44,7 +48,18 @@ class Adoption(Wire):
             return f"partitions times segments must be <= {MAX_EDGES}: begin with fewer segments, and split later"
         if any(len(positions) != self.partitions for positions in self.subscriptions.values()):
             return "each subscription must have one position for each partition"
+        if self.partitions * len(self.subscriptions) > MAX_POSITIONS:
+            return f"partitions times subscriptions must be <= {MAX_POSITIONS}: delete groups that nobody uses"
         return None
+
+    @classmethod
+    def faults_of(cls, request: str) -> list[str]:
+        """Return why a request, JSON, would be refused; the controller may find more."""
+        try:
+            fault = cls.model_validate_json(request).fault
+        except ValidationError as error:
+            return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        return [] if fault is None else [fault]
 
     def applied_to(self, layout: SegmentLayout, now_ms: int) -> SegmentLayout:
         """Return a new topic's layout with the partitions as parents of its segments."""
@@ -68,6 +83,12 @@ class Adoption(Wire):
         for id, segment in children.items():
             segments[id] = replace_segment(segment, segment_id=id, parent_ids=tuple(ids))
         return replace(layout, next_segment_id=len(segments), segments=MappingProxyType(segments))
+
+    def check(self, topic: str, layout: SegmentLayout, store: SegmentStore) -> None:
+        """Raise `PreconditionFailed` for a partition that takes messages, `SegmentNotFound` for one that is missing."""
+        for id in range(self.partitions):
+            if not store.is_terminated(segment_topic(topic, layout.segments[id])):
+                raise PreconditionFailed(f"{layout.segments[id].legacy_topic_name} takes messages: seal it first")
 
     def set_positions(self, topic: str, layout: SegmentLayout, store: SegmentStore) -> None:
         """Give the subscriptions their positions in the partitions; may be repeated."""

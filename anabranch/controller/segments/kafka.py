@@ -194,7 +194,7 @@ class KafkaSegments(SegmentStore):
     def is_terminated(self, segment: str) -> bool:
         with self._kafka.to(f"ask whether {segment} is terminated"):
             self._must_exist(segment)
-            probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
+            probe = PartitionProbe(self._kafka, self._positions.partition_of(segment))
             return self._is_marked(segment) and self._kafka.again(probe.is_refused)
 
     def delete(self, segment: str) -> None:
@@ -311,7 +311,7 @@ class KafkaSegments(SegmentStore):
 
     def _is_marked(self, segment: str) -> bool:
         """Return whether the configuration says terminated; the leader may not have applied it yet."""
-        topic = ConfigResource(ResourceType.TOPIC, self._name(segment))
+        topic = ConfigResource(ResourceType.TOPIC, self._positions.partition_of(segment).topic)
         (config,) = self._kafka.again(
             lambda: self._kafka.answers(self._kafka.admin.describe_configs([topic], **self._kafka.limit))
         )
