@@ -18,12 +18,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from anabranch.controller.segments import kafka_adoption
+from anabranch.controller.segments.base import SegmentStoreError
 from anabranch.controller.segments.kafka import KafkaSegments
 from anabranch.controller.segments.kafka_adoption import TopicAdoption
 from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.sessions import draining
 from anabranch.local.broker import EmbeddedBroker
 from anabranch_client import CheckpointConsumer, Producer, QueueConsumer, StreamConsumer
+from schemas.kafka.connection import KafkaConnection
 from tests.cli.conftest import run
 from tests.client.scalable_topic import ScalableTopic
 from tests.controller.conftest import RunningController
@@ -193,7 +195,7 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, run_step)
 
-    for name in ("inspect", "seal", "_read_settings", "_read_offsets", "_read_groups"):
+    for name in ("inspect", "seal", "_change", "_read_settings", "_read_offsets", "_read_groups"):
         mortal(TopicAdoption, name)
     for name in ("create", "set_position"):
         mortal(KafkaSegments, name)
@@ -209,11 +211,20 @@ def test_adoption_is_repeated_after_any_end(plain: PlainTopic, deaths: Counter[s
         attempts += 1
         assert attempts < 20
     assert attempts == len(deaths)
-    assert len(deaths) == 16
+    assert len(deaths) == 18
     stored = plain.messages()
     unread = [message for partition, offset in position.items() for message in stored[partition][offset:]]
     with StreamConsumer(plain.scalable.config(), plain.topic, "billing", "billing-1") as consumer:
         assert Counter(read(consumer, len(unread))) == Counter(unread)
+
+
+def test_probes_of_an_open_topic_become_no_messages(plain: PlainTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leaders have not applied the new settings yet."""
+    monkeypatch.setattr(TopicAdoption, "_change", lambda *_: None)
+    connection = KafkaConnection(plain.bootstrap)
+    with pytest.raises(SegmentStoreError):
+        TopicAdoption(connection, plain.name, timeout_seconds=2).seal(PARTITIONS)
+    assert sum(TopicAdoption(connection, plain.name).inspect().ends) == BEFORE * KEYS
 
 
 def test_dry_run_changes_nothing(plain: PlainTopic) -> None:

@@ -8,8 +8,7 @@ raise `SegmentStoreError`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
@@ -23,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from anabranch.controller.segments.kafka import SEALED, SETTLE_SECONDS, TIMEOUT_SECONDS
 from anabranch.controller.segments.kafka_admin import NO_TOPIC, KafkaAdmin
+from anabranch.controller.segments.kafka_groups import end_readers
 from anabranch.controller.segments.kafka_names import SEGMENT_PREFIX, KafkaPartition
 from anabranch.controller.segments.kafka_probe import PartitionProbe
 from schemas.kafka.connection import KafkaConnection
@@ -30,6 +30,12 @@ from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS
 
 QUIET_SECONDS = 2.0
 """Time in which no message may arrive before the topic is sealed."""
+PROBE_BYTES = 4_096
+"""More than the overhead of a batch of one message."""
+MAX_PROBED_BYTES = 20_000_000
+"""Larger probes may take too long."""
+_PROBED = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "3600000"}
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
 _OWN_TOPICS = frozenset(topic.name for topic in (*KAFKA_TOPICS, *BUNDLE_TOPICS))
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -69,6 +75,8 @@ class TopicAdoption:
             if metadata is None or (metadata.error is not None and metadata.error.code() in NO_TOPIC):
                 topic.problems.append(f"{self._name} is not in {self._kafka.where}")
                 return topic
+            if metadata.error is not None:
+                raise KafkaException(metadata.error)
             numbers = sorted(metadata.partitions)
             self._read_settings(topic)
             self._read_offsets(topic, numbers)
@@ -77,25 +85,48 @@ class TopicAdoption:
 
     def seal(self, partitions: int) -> None:
         """Return when no partition takes messages any more, and none will expire."""
-        settings = {**SEALED, "retention.ms": "-1", "retention.bytes": "-1"}
+        with self._kafka.to(f"seal {self._name}"):
+            before = self._settings()
+            if not _is_sealed(before):
+                self._refuse_probes(partitions, int(before["max.message.bytes"]))
+            self._change({**SEALED, **_KEPT})
+            for number in range(partitions):
+                self._await_probe(PartitionProbe(self._kafka, KafkaPartition(self._name, number)), True)
+
+    def _refuse_probes(self, partitions: int, max_bytes: int) -> None:
+        """Return when every leader refuses the time stamp of a probe; a plain topic may allow it.
+
+        A leader with the old settings refuses these probes too, for their size: they become messages nowhere.
+        """
+        self._change({**_PROBED, "max.message.bytes": str(max_bytes + 2 * PROBE_BYTES)})
+        for number in range(partitions):
+            partition = KafkaPartition(self._name, number)
+            self._await_probe(PartitionProbe(self._kafka, partition, max_bytes + PROBE_BYTES), False)
+
+    def _await_probe(self, probe: PartitionProbe, refused: bool) -> None:
+        self._kafka.until(lambda: self._kafka.again(probe.is_refused) is refused)
+
+    def _change(self, settings: Mapping[str, str]) -> None:
         changes = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, self._name, incremental_configs=changes)
-        with self._kafka.to(f"seal {self._name}"):
-            self._kafka.answers(self._kafka.admin.incremental_alter_configs([resource], **self._kafka.limit))
-            for number in range(partitions):
-                probe = PartitionProbe(self._kafka, KafkaPartition(self._name, number))
-                self._kafka.until(lambda probe=probe: self._kafka.again(probe.is_refused))  # type: ignore[misc]
+        self._kafka.answers(self._kafka.admin.incremental_alter_configs([resource], **self._kafka.limit))
 
-    def _read_settings(self, topic: PlainTopic) -> None:
+    def _settings(self) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, self._name)
         (settings,) = self._kafka.answers(self._kafka.admin.describe_configs([resource], **self._kafka.limit))
-        topic.is_sealed = all(settings[name].value == value for name, value in SEALED.items())
-        if (policy := settings["cleanup.policy"].value) != "delete":
+        return {name: entry.value for name, entry in settings.items()}
+
+    def _read_settings(self, topic: PlainTopic) -> None:
+        settings = self._settings()
+        topic.is_sealed = _is_sealed(settings)
+        if (policy := settings["cleanup.policy"]) != "delete":
             topic.problems.append(
                 f"its cleanup.policy is {policy}: compaction would remove messages of sealed segments"
             )
+        if int(settings["max.message.bytes"]) > MAX_PROBED_BYTES:
+            topic.problems.append(f"its max.message.bytes is above {MAX_PROBED_BYTES}: lower it first")
 
     def _read_offsets(self, topic: PlainTopic, numbers: Sequence[int]) -> None:
         topic.firsts, before = self._offsets(numbers, _EARLIEST), self._offsets(numbers, _LATEST)
@@ -132,9 +163,15 @@ class TopicAdoption:
     def _committed(self, group: str, numbers: Sequence[int]) -> list[int | None]:
         """Return a group's positions; None where it has none. Its client does not outlive the question."""
         options = {"client.id": "anabranch-adopt", "group.id": group, "enable.auto.commit": False, "log_level": 0}
-        with closing(Consumer(self._kafka.connection.librdkafka(options))) as consumer:
-            asked = [TopicPartition(self._name, number) for number in numbers]
-            answers = consumer.committed(asked, self._kafka.timeout)
+        consumer = Consumer(self._kafka.connection.librdkafka(options))
+        try:
+            answers = consumer.committed(
+                [TopicPartition(self._name, number) for number in numbers], self._kafka.timeout
+            )
+        except KafkaException:
+            end_readers([consumer])
+            raise
+        consumer.close()
         for error in (answer.error for answer in answers):
             if error is not None:
                 raise KafkaException(error)
@@ -153,6 +190,10 @@ class TopicAdoption:
                 )
             positions.append(end if position is None else max(position, first))
         topic.positions[group] = positions
+
+
+def _is_sealed(settings: Mapping[str, str]) -> bool:
+    return all(settings[name] == value for name, value in SEALED.items())
 
 
 def wait_quietly(seconds: float) -> None:

@@ -52,14 +52,14 @@ class CommittedOffsets:
             finally:
                 self._give_back(answered)
                 # A consumer without an answer may never give one again (see `kafka_admin`).
-                _end([reader for group, reader in readers.items() if group not in answered])
+                end_readers([reader for group, reader in readers.items() if group not in answered])
         return offsets
 
     def forget(self) -> None:
         """Drop the cached consumers: later requests use new ones."""
         with self._lock:
             old, self._kept = self._kept, OrderedDict()
-        _end(old.values())
+        end_readers(old.values())
 
     def _take(self, group: str) -> Consumer:
         """Return a consumer that no other caller has meanwhile."""
@@ -85,10 +85,10 @@ class CommittedOffsets:
                 self._kept[group] = reader
             while len(self._kept) > self._most_kept:
                 old.append(self._kept.popitem(last=False)[1])
-        _end(old)
+        end_readers(old)
 
 
-def _end(readers: Iterable[Consumer]) -> None:
+def end_readers(readers: Iterable[Consumer]) -> None:
     """Close consumers, each in a separate thread: one that has lost its brokers may never finish."""
     for reader in readers:
         threading.Thread(target=reader.close, name="end of a reader of positions", daemon=True).start()

@@ -12,10 +12,13 @@ _PROBE_TIME_MS = 32_503_680_000_000
 
 
 class PartitionProbe:
-    """Probe that shows whether the leader of a partition refuses all writes. Nothing is ever written."""
+    """Probe that shows whether the leader of a partition refuses all writes.
 
-    def __init__(self, kafka: KafkaAdmin, partition: KafkaPartition) -> None:
-        self._partition = partition
+    Nothing is written where the topic bounds time stamps, or allows fewer bytes than the probe has.
+    """
+
+    def __init__(self, kafka: KafkaAdmin, partition: KafkaPartition, payload_bytes: int = 0) -> None:
+        self._partition, self._payload = partition, bytes(payload_bytes)
         self._timeout = kafka.timeout
         self._told: list[KafkaError | None] = []
         self._producer = Producer(
@@ -26,17 +29,19 @@ class PartitionProbe:
                     "acks": 1,
                     "retries": 0,
                     "linger.ms": 0,
+                    "compression.type": "none",
+                    "message.max.bytes": payload_bytes + 1_000_000,
                     "message.timeout.ms": max(int(kafka.timeout * 1000), 1),
                 }
             )
         )
 
     def is_refused(self) -> bool:
-        """Probe once. Raises `KafkaException` without an answer."""
+        """Probe once; True: too large for the topic. Raises `KafkaException` without an answer."""
         self._told.clear()
         self._producer.produce(
             self._partition.topic,
-            b"",
+            self._payload,
             partition=self._partition.partition,
             timestamp=_PROBE_TIME_MS,
             on_delivery=self._delivered,
