@@ -25,7 +25,6 @@ from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.sessions import draining
 from anabranch.local.broker import EmbeddedBroker
 from anabranch_client import CheckpointConsumer, Producer, QueueConsumer, StreamConsumer
-from schemas.kafka.connection import KafkaConnection
 from tests.cli.conftest import run
 from tests.client.scalable_topic import ScalableTopic
 from tests.controller.conftest import RunningController
@@ -218,13 +217,20 @@ def test_adoption_is_repeated_after_any_end(plain: PlainTopic, deaths: Counter[s
         assert Counter(read(consumer, len(unread))) == Counter(unread)
 
 
-def test_probes_of_an_open_topic_become_no_messages(plain: PlainTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its leaders have not applied the new settings yet."""
-    monkeypatch.setattr(TopicAdoption, "_change", lambda *_: None)
-    connection = KafkaConnection(plain.bootstrap)
-    with pytest.raises(SegmentStoreError):
-        TopicAdoption(connection, plain.name, timeout_seconds=2).seal(PARTITIONS)
-    assert sum(TopicAdoption(connection, plain.name).inspect().ends) == BEFORE * KEYS
+@pytest.mark.parametrize(
+    "setting", [{"message.timestamp.after.max.ms": str(2**63 - 1)}, {"message.timestamp.type": "LogAppendTime"}]
+)
+def test_probes_of_an_open_topic_become_no_messages(
+    broker: EmbeddedBroker, controller: RunningController, monkeypatch: pytest.MonkeyPatch, setting: dict[str, str]
+) -> None:
+    plain = PlainTopic(broker.bootstrap, controller, **setting)
+    with monkeypatch.context() as late:
+        # The leaders have not applied the new settings.
+        late.setattr(TopicAdoption, "_change", lambda *_: None)
+        with pytest.raises(SegmentStoreError):
+            TopicAdoption(broker.connection, plain.name, timeout_seconds=2).seal(PARTITIONS)
+    assert plain.adopt().exit_code == 0
+    assert sum(TopicAdoption(broker.connection, plain.name).inspect().ends) == BEFORE * KEYS
 
 
 def test_dry_run_changes_nothing(plain: PlainTopic) -> None:
