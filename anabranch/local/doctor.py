@@ -225,8 +225,8 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
         elif running is not None:
             yield CheckResult(name, True, f"{port}, used by the local run")
         elif server == "controller" and (health := _controller_health(settings, port)):
-            found = f"{port}, used by a controller that says {health}"
-            yield CheckResult(name, health == "ok", found, "its log says why, and /healthz with a token")
+            usage = f"{port}, used by a controller that says {health}"
+            yield CheckResult(name, health == "ok", usage, "its log says why, and /healthz with a token")
         else:
             try:
                 check_port_is_free(port, f"the {server}")
