@@ -202,6 +202,7 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return tried
 
 
+@pytest.mark.timeout(900)
 def test_adoption_is_repeated_after_any_end(plain: PlainTopic, deaths: Counter[str]) -> None:
     position = {0: 3, 1: 7, 2: 1}
     plain.commit("billing", position)
