@@ -82,7 +82,7 @@ SENTENCES: Mapping[BundleGate, str] = MappingProxyType(
         BundleGate.PAIR_DIFFERENCE: "The two brokers of the pair are close enough.",
         BundleGate.HIT_COUNT: "It has not been so for enough cycles in a row.",
         BundleGate.DEVIATION: "The most loaded broker is within the permitted deviation.",
-        BundleGate.RECENTLY_UNLOADED: "The bundle was unloaded within the grace period.",
+        BundleGate.RECENTLY_UNLOADED: "The bundle was unloaded within the grace period, or waits for an outcome.",
         BundleGate.KNOWN: "The leader has no data of the bundle.",
         BundleGate.HAS_TRAFFIC: "The bundle has no traffic.",
         BundleGate.FITS: "The bundle is larger than what is still to be moved.",

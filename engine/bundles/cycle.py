@@ -42,8 +42,6 @@ MAX_UNOWNED_MS, MAX_UNMENTIONED_MS = 3_600_000, 24 * 3_600_000
 
 Measured up to the newest message about the cluster, so that a stopped collector drops nothing.
 """
-IN_FLIGHT = "in-flight"
-"""Gate of a cluster with a bundle whose last decision is still open."""
 _SPARE_AVERAGES = 1000
 _MAX_SAID = 500
 """Limit on the characters of an error."""
@@ -71,8 +69,6 @@ class Cycle:
     shedding: BundleAnswer
     splitting: BundleAnswer
     decided: tuple[CycleDecision, ...]
-    waiting: tuple[str, ...]
-    """Bundles not acted on because their last decision is still open."""
     fault: str | None = None
     """Traceback of an internal error that holds the cluster."""
 
@@ -97,7 +93,7 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
         if state.policies.unreadable is not None:
             raise ConfigurationError(f"the newest policies cannot be read: {state.policies.unreadable}")
         shedding, splitting = _decide_cycle(state, now, "shed"), _decide_cycle(state, now, "split")
-        decided, waiting = _take_decisions(state, now, shedding, splitting)
+        decided = _take_decisions(state, now, shedding, splitting)
     except ConfigurationError as error:
         state.memory = memory
         return _held_cycle(state, now, BundleGate.SETTINGS, str(error)) if state.reports else None
@@ -107,7 +103,7 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
             state, now, BundleGate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc()
         )
     state.changes.rest = True
-    return Cycle(now, tuple(_live_reports(state)), shedding, splitting, decided, waiting)
+    return Cycle(now, tuple(_live_reports(state)), shedding, splitting, decided)
 
 
 def _held_cycle(state: ClusterState, now: int, gate: BundleGate, detail: str, fault: str | None = None) -> Cycle:
@@ -124,18 +120,15 @@ def _held_cycle(state: ClusterState, now: int, gate: BundleGate, detail: str, fa
         readings=[BundleReading(gate=gate.value, passed=False, detail=detail[:_MAX_SAID])],
         state=state.memory,
     )
-    return Cycle(now, tuple(_live_reports(state)), held, held.model_copy(update={"operation": "split"}), (), (), fault)
+    return Cycle(now, tuple(_live_reports(state)), held, held.model_copy(update={"operation": "split"}), (), fault)
 
 
-def _take_decisions(
-    state: ClusterState, now: int, *answers: BundleAnswer
-) -> tuple[tuple[CycleDecision, ...], tuple[str, ...]]:
-    """Open the decisions of a cycle; also return the bundles that have one open already."""
-    decided, waiting = list[CycleDecision](), list[str]()
+def _take_decisions(state: ClusterState, now: int, *answers: BundleAnswer) -> tuple[CycleDecision, ...]:
+    """Open the decisions of a cycle, but for bundles that have one open already."""
+    decided = list[CycleDecision]()
     for answer in answers:
         for decision in answer.decisions:
             if decision.bundle in state.open:
-                waiting.append(decision.bundle)
                 continue
             state.decisions += 1
             identity = digest(
@@ -152,7 +145,7 @@ def _take_decisions(
             opened = OpenBundleDecision(identity, decision.action, now)
             state.open_decision(decision.bundle, opened, decision.source_broker, decision.destination_broker)
             decided.append(CycleDecision(identity, state.decisions, decision, answer))
-    return tuple(decided), tuple(waiting)
+    return tuple(decided)
 
 
 def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
@@ -211,12 +204,15 @@ def _top_bundles(
 
 
 def _decide_cycle(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
-    """Decide on all bundles but those that wait for an outcome.
+    """Decide; bundles that wait for an outcome are shed as little as recently unloaded ones.
 
     A shedder that picked one of them would count a move that is not made, and fit the others to it.
     """
     snapshot, unloaded = snapshot_of(state, now, operation), state.memory.recently_unloaded_bundles
-    waiting = dict.fromkeys(state.open.keys() - unloaded.keys(), now)
+    conf = Configuration(snapshot.configuration, snapshot.profile)
+    # A grace period may end before the wait for an outcome does.
+    since = now - conf.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
+    waiting = {bundle: now for bundle in state.open if bundle not in unloaded or unloaded[bundle] < since}
     if waiting:
         memory = state.memory.model_copy(update={"recently_unloaded_bundles": unloaded | waiting})
         snapshot = snapshot.model_copy(update={"state": memory})

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.bundles.clusters import ClusterState, HeldAt
-from engine.bundles.cycle import FAMILY, IN_FLIGHT, Cycle, CycleDecision
+from engine.bundles.cycle import FAMILY, Cycle, CycleDecision
 from engine.kernel.records import HOLD_SCHEMA, HOLDS, Output
 from schemas.bundles import BundleReading
 from schemas.ids import canonical_json, digest
@@ -109,8 +109,6 @@ def cluster_reasons(state: ClusterState, cycle: Cycle) -> Iterator[Reason]:
     failing = [reading for reading in shedding.readings if not reading.passed]
     if any(decided.answer is shedding for decided in cycle.decided):
         yield state.name, None
-    elif shedding.decisions:
-        yield state.name, BundleReading(gate=IN_FLIGHT, passed=False, bundle=cycle.waiting[0])
     else:
         yield state.name, failing[-1] if failing else None
     by_broker = {reading.broker: reading for reading in failing if reading.bundle is None}

@@ -30,14 +30,14 @@ HOT = {bundle(number): 4.0 for number in range(40)}
 class Fleet:
     """Five brokers, one of them with most of the load, and a bucket that balances them."""
 
-    def __init__(self, profile):
+    def __init__(self, profile, configuration=None):
         self.bucket, self.owner = balancing(), {}
         self.loads = dict(HOT)
         for place, name in enumerate(NAMES):
             mine = HOT if place == 0 else {bundle(100 + place * 10 + one): 1.0 for one in range(10)}
             self.loads |= mine
             self.owner |= dict.fromkeys(mine, name)
-        self.bucket.batch(NOW, policies(NOW, profile=profile), live(NOW, *NAMES))
+        self.bucket.batch(NOW, policies(NOW, configuration, profile=profile), live(NOW, *NAMES))
 
     def minute(self, number, *told):
         """The decisions of a minute's cycle, after all brokers have reported."""
@@ -100,6 +100,22 @@ def test_bundle_that_waits_is_not_counted_as_moved(status):
     assert waiting <= state.open.keys()
     assert not waiting & state.memory.gain_shedder.moves.keys()
     assert not waiting & state.memory.recently_unloaded_bundles.keys()
+
+
+@pytest.mark.parametrize("profile", ["default", "4.x"])
+def test_bundle_that_waits_beyond_its_grace_is_not_picked(profile):
+    """Four minutes of grace and no outcome, as in a pause: what is to go to one broker gets hot."""
+    fleet, moves, picked = Fleet(profile, {"loadBalancerSheddingGracePeriodMinutes": 4}), [], set()
+    for number in range(18):
+        if number == 6:
+            fleet.loads |= {move["bundle"]: 20.0 for move in moves if move["destinationBroker"] == NAMES[1]}
+        moves += [json.loads(row["arguments"]) for row in fleet.minute(number)]
+        (state,) = clusters_of(fleet.bucket.packed).values()
+        waiting = set(state.open)
+        cycle = run_cycle(state, NOW + (number + 1) * MINUTE)
+        picked |= waiting & {decision.bundle for decision in cycle.shedding.decisions}
+    assert waiting
+    assert not picked
 
 
 def projected_stats(state, broker):
