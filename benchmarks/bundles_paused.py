@@ -151,12 +151,13 @@ def summary(
     unexplained = list[str]()
     for instant, bundle, _, owner in watch.changes:
         decided = [
-            datetime.fromisoformat(row["decided_at"]).timestamp()
+            at
             for row in rows
             if row["bundle"] == bundle and row["destination"] == owner and row["status"] == "applied"
+            if (at := datetime.fromisoformat(row["decided_at"]).timestamp()) <= instant
         ]
         if decided:
-            ages.append(round(instant - max(at for at in decided if at <= instant), 1))
+            ages.append(round(instant - max(decided), 1))
         else:
             unexplained.append(f"{bundle} to {owner}")
     return {

@@ -180,7 +180,7 @@ def _delays_by_seals(topic: ScalableTopic, seals: int) -> dict[str, float]:
     worst: dict[bool, list[float]] = {True: [], False: []}
     with Producer(topic.config() | {"linger.ms": 1}, topic.name) as producer, ThreadPoolExecutor(1) as splitting:
         for _ in range(seals):
-            parent = topic.active()[0]
+            parent = max(topic.active(), key=_width)
             hashes = range(parent["hashRange"]["start"], parent["hashRange"]["end"] + 1)
             calm += _produce_steadily(producer, hashes, 1.0)[True]
             during = _produce_steadily(producer, hashes, 0.5, splitting.submit(topic.split, parent["segmentId"]))
@@ -198,6 +198,10 @@ def _delays_by_seals(topic: ScalableTopic, seals: int) -> dict[str, float]:
         **_spread("others", delays[False]),
         "others_worst_of_a_seal_median_ms": round(statistics.median(worst[False])),
     }
+
+
+def _width(segment: dict[str, Any]) -> int:
+    return int(segment["hashRange"]["end"] - segment["hashRange"]["start"])
 
 
 def _spread(name: str, values: list[float]) -> dict[str, float]:

@@ -79,4 +79,9 @@ def _serve(connection: Connection, prepare: Callable[..., Any], arguments: tuple
             subject = prepare(*arguments) if subject is None else subject
             connection.send((getattr(subject, method)(*of_method), None, ""))
         except Exception as error:
-            connection.send((None, error, format_exc()))
+            trace = format_exc()
+            try:
+                connection.send((None, error, trace))
+            except Exception:
+                # Some errors, as those of Delta, cannot be pickled.
+                connection.send((None, RuntimeError(repr(error)), trace))

@@ -257,6 +257,12 @@ class Mortal:
     def fail(self):
         raise LookupError("of the worker")
 
+    def fail_unpicklably(self):
+        class Unpicklable(Exception):
+            pass
+
+        raise Unpicklable("stays in the worker")
+
     def die(self):
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -268,6 +274,9 @@ def test_worker_killed_at_work_is_an_error():
         assert worker.answer() == "mortal"
         worker.ask("fail")
         with pytest.raises(LookupError, match="of the worker"):
+            worker.answer()
+        worker.ask("fail_unpicklably")
+        with pytest.raises(RuntimeError, match="stays in the worker"):
             worker.answer()
         worker.ask("die")
         with pytest.raises(WorkerLost, match=f"process {worker.pid} was killed by signal 9 before its answer"):
