@@ -28,7 +28,7 @@ It is incremented when the same snapshot may be decided differently, or the same
   bundles: unknown policies hold, and open moves count in the load of brokers
 - "5": a decision on a topic that the cluster does not know is a failure; bundles: a move counts until its load is
   reported, and a superseded decision leaves its bundle alone for five minutes
-- "6": bundles: a cycle picks no bundle whose last decision has no outcome yet, and Pulsar's own namespaces stay
+- "6": bundles: no shedder picks a bundle whose last decision has no outcome yet, and Pulsar's own namespaces stay
 """
 
 Trigger = Literal["consumer", "tick"]
