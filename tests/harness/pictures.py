@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SIZE = (1280, 860)
 _STANDS = (
     "return document.readyState === 'complete' "
-    "&& !/(Reading the record|Working it out) …/.test(document.body.innerText)"
+    "&& !/(Reading the record|Working it out) …|cannot be read now/.test(document.body.innerText)"
 )
 """Whether a page has all that it asks for by itself."""
 _LOADED_S, _STARTED_S = 20.0, 240.0
@@ -96,7 +96,9 @@ def _take(url: str, folder: Path) -> None:
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             driver.get(path if path.startswith("http") else url + path)
             end = time.monotonic() + _LOADED_S
-            while not driver.execute_script(_STANDS) and time.monotonic() < end:
+            while not driver.execute_script(_STANDS):
+                if time.monotonic() > end:
+                    raise click.ClickException(f"{name}: parts of the page are missing; is the machine too busy?")
                 time.sleep(0.1)
             driver.save_screenshot(str(folder / f"{name}.png"))
             click.echo(f"{folder / f'{name}.png'}")
