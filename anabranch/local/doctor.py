@@ -224,14 +224,17 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
             yield CheckResult(name, True, "a free one is chosen")
         elif running is not None:
             yield CheckResult(name, True, f"{port}, used by the local run")
-        elif server == "controller" and (health := _controller_health(settings, port)):
-            usage = f"{port}, used by a controller that says {health}"
-            yield CheckResult(name, health == "ok", usage, "its log says why, and /healthz with a token")
         else:
             try:
                 check_port_is_free(port, f"the {server}")
             except SetupError as error:
-                yield CheckResult(name, False, str(error).partition(":")[0], "stop that process, or set 0")
+                health = _controller_health(settings, port) if server == "controller" else ""
+                usage = str(error).partition(":")[0]
+                remedy = f"unless it is the {server} of this deployment, stop that process, or set 0"
+                if health:
+                    usage = f"{port}, used by a controller that says {health}"
+                    remedy = "its log says why, and /healthz with a token"
+                yield CheckResult(name, health == "ok", usage, remedy)
             else:
                 yield CheckResult(name, True, f"{port} is free")
 

@@ -56,8 +56,9 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
     assert all(finding.remedy for finding in found.values())
 
 
-def port_of_the_controller(tmp_path, url):
-    """What the doctor says of the controller's port when that is the one of an address."""
+def port_of_the_controller(tmp_path, monkeypatch, url):
+    """What the doctor says of the controller's port when that is the one of an address; it has time."""
+    monkeypatch.setattr("anabranch.local.doctor.HEALTH_SECONDS", 120.0)
     file = home_with(tmp_path)
     file.write_text(f"{file.read_text()}[controller]\nport = {urlsplit(url).port}\n")
     (finding,) = (finding for finding in examine(HOME, [file]) if finding.check == "port of the controller")
@@ -65,9 +66,9 @@ def port_of_the_controller(tmp_path, url):
 
 
 @pytest.mark.process
-def test_port_of_our_running_controller_is_known(tmp_path):
+def test_port_of_our_running_controller_is_known(tmp_path, monkeypatch):
     with run_controller(tmp_path / "layouts.db") as running:
-        finding = port_of_the_controller(tmp_path, running.url)
+        finding = port_of_the_controller(tmp_path, monkeypatch, running.url)
     assert "used by a controller that says" in finding.found
 
 
@@ -81,9 +82,9 @@ def test_port_of_our_running_controller_is_known(tmp_path):
     ],
     ids=["healthy", "failing", "foreign"],
 )
-def test_port_is_well_with_a_healthy_controller_alone(tmp_path, status, body, ok, said):
+def test_port_is_well_with_a_healthy_controller_alone(tmp_path, monkeypatch, status, body, ok, said):
     with stranger((status, {}, body)) as server:
-        finding = port_of_the_controller(tmp_path, server.url)
+        finding = port_of_the_controller(tmp_path, monkeypatch, server.url)
     assert (finding.ok, said in f"{finding.found} {finding.remedy}") == (ok, True), finding
 
 
