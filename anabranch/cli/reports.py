@@ -53,7 +53,9 @@ def reading_lake(lake: str, *refusals: type[Exception], action: str = "read") ->
     except refusals as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
-        raise Unreachable(f"the lake {lake} cannot be {action}: {printable(str(error))}") from error
+        # Errors of Delta go on with a stack of Rust.
+        reason = printable(str(error).strip().partition("\n")[0])
+        raise Unreachable(f"the lake {lake} cannot be {action}: {reason}") from error
 
 
 def check_report(output: str, file: Path | None) -> None:

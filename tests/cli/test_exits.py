@@ -18,6 +18,7 @@ LAKE = (
     "serve executor pause acme/shop --reason tried",
     "serve executor resume all --reason tried",
     "serve executor status",
+    "serve alerts check",
     "serve alerts list",
     "serve alerts test OverloadNotRelieved",
     "status",
@@ -42,7 +43,8 @@ LAKE = (
     "lake check",
     "lake create",
     "lake optimize",
-    "lake retain decisions --days 30",
+    "lake retain batches --days 30",
+    "lake retain decisions --days 30 --apply",
     "lake show",
     "lake show decisions",
     "lake vacuum",
@@ -86,7 +88,7 @@ ELSEWHERE = {
     *("run", "serve stream", "serve executor", "serve controller", "serve controller copy", "serve web"),
     *("serve alerts", "serve collector bundles", "serve collector kafka", "serve collector pulsar", "local traffic"),
     # They ask no server.
-    *("serve alerts check", "decisions decide", "whatif simulate", "policy check", "bundles check", "local reset"),
+    *("decisions decide", "whatif simulate", "policy check", "bundles check", "local reset"),
     *("config check", "config completion", "config schema", "config show"),
     *("config token list", "config token new", "config token remove"),
     # Answers about what gives no answer, and fetching.

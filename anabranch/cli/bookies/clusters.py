@@ -182,6 +182,9 @@ def opened_bookies(context: Context, metadata: str | None, brokers: str | None) 
                 yield bookies
         except MetadataUnreachable as error:
             raise Unreachable(printable(str(error))) from error
+        except BrokenPipeError as error:
+            # Exit code 0, as of other commands, would say that a switch is done.
+            raise click.ClickException("standard output was closed before the end: run it again") from error
 
 
 def _unlisted_text(name: str) -> str:

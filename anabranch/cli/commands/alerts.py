@@ -87,9 +87,9 @@ def check_rules(context: Context, output: str) -> None:
 
     Nothing is sent.
 
-    Exit code 1: something is wrong.
+    Exit code 1: something is wrong; 3: the lake cannot be read.
     """
-    from anabranch.alerts.asking import AskError, Asking
+    from anabranch.alerts.asking import AskError, Asking, LakeUnreadable
     from anabranch.alerts.evaluator import utc_now
     from anabranch.alerts.process import couriers_of
 
@@ -98,11 +98,13 @@ def check_rules(context: Context, output: str) -> None:
         rules = _read_rules(context)
         couriers_of(rules)
         asking = Asking(context.settings.lake_path, utc_now())
-    for rule in rules.rules:
-        try:
-            asking.found(rule)
-        except AskError as error:
-            problems[rule.name] = str(error)
+        for rule in rules.rules:
+            try:
+                asking.found(rule)
+            except LakeUnreadable:
+                raise
+            except AskError as error:
+                problems[rule.name] = str(error)
     if output == "json":
         click.echo(json.dumps({"rules": len(rules.rules), "problems": problems}))
     else:
@@ -178,7 +180,7 @@ def _errors(context: Context) -> Iterator[None]:
         try:
             yield
         except LakeUnreadable as error:
-            raise Unreachable(printable(str(error))) from error
+            raise Unreachable(printable(str(error).partition("\n")[0])) from error
 
 
 def _said(value: object) -> str:

@@ -58,20 +58,22 @@ def retain_rows(
         cuts = [_cut_of(name, days, namespaces, today)]
     failed, changes = list[click.ClickException](), False
     for cut in cuts:
-        if cut.name == "batches":
-            limit = _limit(context.settings.lake_path, () if is_applied else cuts)
-            if limit is None:
-                click.echo("batches: all are kept, for rows of every day are kept that are of them")
-                continue
-            cut = replace(cut, before=min(cut.before, limit))
-        for table in TABLES[cut.name]:
-            try:
+        try:
+            if cut.name == "batches":
+                limit = _limit(context.settings.lake_path, () if is_applied else cuts)
+                if limit is None:
+                    click.echo("batches: all are kept, for rows of every day are kept that are of them")
+                    continue
+                cut = replace(cut, before=min(cut.before, limit))
+            for table in TABLES[cut.name]:
                 changes |= _apply_cut(context, cut, table, is_applied, is_daily=name is None)
-            except click.ClickException as error:
-                failed.append(error)
-                break
+        except click.ClickException as error:
+            failed.append(error)
     if is_applied:
-        _drop_horizons(context.settings.lake_path)
+        try:
+            _drop_horizons(context.settings.lake_path)
+        except click.ClickException as error:
+            failed.append(error)
     elif changes:
         click.echo("nothing was changed: add --apply to do it")
     if failed:
@@ -95,8 +97,10 @@ def _limit(lake: str, cuts: Sequence[Cut]) -> date | None:
     """The day before which no batch is needed, when other cuts are made; None: all are needed."""
     from lake.retention import batches_limit
 
+    with reading_lake(lake):
+        forgotten = batches_limit(lake)
     days = [cut.before for cut in cuts if cut.name in OF_TOPICS and not cut.namespaces]
-    return max((day for day in (*days, batches_limit(lake)) if day is not None), default=None)
+    return max((day for day in (*days, forgotten) if day is not None), default=None)
 
 
 def _apply_cut(context: Context, cut: Cut, table: Table, is_applied: bool, is_daily: bool) -> bool:
@@ -163,8 +167,9 @@ def _drop_horizons(lake: str) -> None:
     from lake.forgotten import Retained, namespace_of
     from lake.state_snapshots import drop_horizons
 
-    retained = Retained(lake)
-    if retained.anywhere is not None:
-        namespaces = {namespace for namespace in map(namespace_of, topics_on_record(lake)) if namespace is not None}
-        marks = [retained.everywhere, retained.anywhere, *map(retained.of_namespace, namespaces)]
-        drop_horizons(lake, {mark.date() for mark in marks if mark is not None})
+    with reading_lake(lake, action="cleaned up at horizons"):
+        retained = Retained(lake)
+        if retained.anywhere is not None:
+            namespaces = {namespace for namespace in map(namespace_of, topics_on_record(lake)) if namespace is not None}
+            marks = [retained.everywhere, retained.anywhere, *map(retained.of_namespace, namespaces)]
+            drop_horizons(lake, {mark.date() for mark in marks if mark is not None})
