@@ -70,8 +70,6 @@ def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
             lines.append(printable(f"  {decision.action} {decision.bundle} from {decision.source_broker}{to}"))
     if not cycle.decided:
         lines.append("  nothing was decided")
-    for bundle in cycle.waiting if broker is None else ():
-        lines.append(printable(f"  {bundle} would have been acted on: its last decision was not applied yet"))
     if broker is not None:
         lines += _compare_broker(state, cycle, broker)
     readings = [reading for reading in answer.readings if broker is None or _concerns_broker(reading, broker)]
