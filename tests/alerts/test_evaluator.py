@@ -346,15 +346,16 @@ def test_shipped_rules_speak_after_documented_times(lake):
     write(lake, *[outcome("d2", status, 10, subject=HOT) for status in ("intent", "applied")])
     rules = read_rules(SHIPPED)
     for name, seconds in {
-        "NoEvaluation": 180.25,
-        "InputStale": 120.25,
+        "NoEvaluation": 210.25,
+        "InputStale": 180.25,
         "OpenDecision": 300,
-        "StuckDecision": 3600 + 300 + 600,
+        "StuckDecision": 3600 + 300 + 600 + 120,
         "OutcomeNotHeard": 610,
-        "AppliedNotObserved": 130,
+        "AppliedNotObserved": 190,
         "CapBinding": 1800,
     }.items():
-        asked = [bool(Asking(lake, at(seconds + more)).found(rules.rule(name))) for more in (0, 1)]
+        rule = rules.rule(name)
+        asked = [bool(Asking(lake, at(seconds + more - rule.for_)).found(rule)) for more in (0, 1)]
         assert asked == [False, True], name
 
 
