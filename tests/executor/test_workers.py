@@ -35,13 +35,13 @@ def test_queued_tasks_share_the_next_commit():
     with working(2) as (workers, go):
         given = 0
         while workers.has_room:
-            workers.give(given, False, lambda: go.wait(10))
+            workers.give(given, False, lambda: go.wait(60))
             given += 1
         assert given == 2 * AHEAD
         go.set()
         done = set()
         while len(done) < given:
-            done |= {number for number, _ in workers.results(10)}
+            done |= {number for number, _ in workers.results(60)}
         assert not workers.busy
 
 
@@ -51,17 +51,17 @@ def test_stop_drops_queued_and_awaits_running():
 
         def task():
             began.release()
-            return go.wait(10)
+            return go.wait(60)
 
         for number in range(10):
             workers.give(number, False, task)
-        assert began.acquire(timeout=10)
-        assert began.acquire(timeout=10)
+        assert began.acquire(timeout=60)
+        assert began.acquire(timeout=60)
         workers.forget_waiting()
         go.set()
         done = set()
         while len(done) < 2:
-            done |= {number for number, _ in workers.results(10)}
+            done |= {number for number, _ in workers.results(60)}
         assert done == {0, 1}
         assert not workers.busy
 
@@ -70,21 +70,21 @@ def test_retries_use_half_the_threads_without_queue():
     with working(4) as (workers, go):
         given = 0
         while workers.has_room_for_retry:
-            workers.give(given, True, lambda: go.wait(10))
+            workers.give(given, True, lambda: go.wait(60))
             given += 1
         assert given == 2
         assert workers.has_room
         workers.give("another", False, lambda: "done")
-        assert list(workers.results(10)) == [("another", "done")]
+        assert list(workers.results(60)) == [("another", "done")]
 
 
 def test_stopped_threads_finish_tasks_then_end():
     with working(1) as (workers, go):
-        workers.give("running", False, lambda: go.wait(10))
+        workers.give("running", False, lambda: go.wait(60))
         workers.give("queued", False, lambda: "done")
         workers.stop()
         go.set()
         done = set()
         while len(done) < 2:
-            done |= set(workers.results(10))
+            done |= set(workers.results(60))
         assert done == {("running", True), ("queued", "done")}

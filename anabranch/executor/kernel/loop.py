@@ -292,9 +292,9 @@ class Executor:
         if now < self._reading.until:
             return
         is_idle = not (self._open or self._to_answer or self._was_scanned)
-        if is_idle and now < self._full_look_at and self._tail.is_known_to_end():
-            return
         try:
+            if is_idle and now < self._full_look_at and self._tail.is_known_to_end():
+                return
             # The lease before the rows: whoever lost it must not open decisions of its successor. The brakes before
             # the rows as well, so that no decision is begun on a pause that was already there.
             self._ledger.check_lease()
