@@ -77,7 +77,7 @@ def evaluating(lake, receiver, clock, *rules, start=True):
     finally:
         if start:
             couriers["hook"].stop()
-            couriers["hook"].join(10)
+            couriers["hook"].join(60)
 
 
 def settled(evaluator, lake):
@@ -123,7 +123,7 @@ def test_stopped_courier_reports_late_delivery():
         courier.tell(Notice(Alert("Open", (("topic", summary),), "firing", at(0), at(0), None, summary), "hook"))
     courier.stop()
     courier.start()
-    courier.join(10)
+    courier.join(60)
     assert heard.summaries == ["one", "two"]
     assert courier.settled.qsize() == 2
 

@@ -54,7 +54,7 @@ def delivering(courier):
         yield courier
     finally:
         courier.stop()
-        courier.join(10)
+        courier.join(60)
 
 
 def settled(courier, found):

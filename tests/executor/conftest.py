@@ -187,7 +187,7 @@ class House:
         finally:
             executor.stop()
             self.gate.released.set()
-            thread.join(15)
+            thread.join(60)
             transport.close()
             assert not thread.is_alive()
             if failed:

@@ -495,7 +495,7 @@ def test_no_call_without_recorded_intent(house: House, monkeypatch):
     monkeypatch.setattr(OutcomeLedger, "append", append)
     with house.running():
         house.commit(split)
-        assert tried.wait(10)
+        assert tried.wait(60)
         assert house.gate.requests == []
         broken = False
         assert house.end(split)["status"] == "applied"

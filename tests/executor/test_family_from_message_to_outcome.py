@@ -38,7 +38,7 @@ class Job:
         self.bucket = Bucket(families=(*FAMILIES, BUNDLES))
         self._tables = {table.name: OpenTable(create_table(lake, table)) for table in (DECISIONS, HOLDS)}
         self._reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "toy-job"})
-        known = self._reader.list_topics(timeout=10).topics
+        known = self._reader.list_topics(timeout=60).topics
         self._reader.assign(
             [
                 TopicPartition(topic, partition, OFFSET_BEGINNING)

@@ -65,7 +65,7 @@ def test_decision_repeated_during_downtime_is_answered(house: House):
 def test_decision_repeated_while_open_answered_once(house: House):
     split, repeated = house.decide(house.create("orders"), 0), threading.Event()
     house.gate.on("POST", answers(503, "busy"), answers(503, "busy"))
-    house.gate.before_next("POST", lambda: repeated.wait(10))
+    house.gate.before_next("POST", lambda: repeated.wait(60))
     with house.running():
         house.commit(split)
         house.commit(split)
@@ -83,11 +83,11 @@ def held(tail: Tail, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def look_when_allowed(known: Container[str] = ()) -> list[dict[str, Any]]:
         arrived.set()
-        assert may_look.wait(30)
+        assert may_look.wait(60)
         return look(known)
 
     monkeypatch.setattr(tail, "read", look_when_allowed)
-    assert arrived.wait(10)
+    assert arrived.wait(60)
     return may_look
 
 
