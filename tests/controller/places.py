@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -50,7 +52,20 @@ class Place:
 
 def end_zookeeper_session(store: ZooKeeperStore) -> None:
     """A second client takes the session over and closes it: the server has expired it, and tells the first so."""
+    connection, ended = store._client._connection, threading.Event()
+    reconnect = connection._connect_attempt
+
+    def reconnect_later(*arguments: Any) -> Any:
+        # Or the two would take the session from each other.
+        ended.wait()
+        return reconnect(*arguments)
+
+    connection._connect_attempt = reconnect_later
     thief = KazooClient(hosts=store._address, client_id=store._client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
+    try:
+        thief.start(60)
+        thief.stop()
+        thief.close()
+    finally:
+        connection._connect_attempt = reconnect
+        ended.set()

@@ -39,6 +39,7 @@ def adopt_topic(admin: AdminInterface, output: str, kafka_topic: str, topic: str
     from anabranch.controller.segments.kafka_adoption import TopicAdoption
 
     context: Context = click.get_current_context().obj
+    context.warn("stream")
     adoption = TopicAdoption(context.settings.kafka_connection(), kafka_topic)
     if _is_adopted(admin, kafka_topic, topic):
         print_result(output, f"{printable(topic)} has adopted {printable(kafka_topic)} already", {"adopted": topic})
