@@ -42,6 +42,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Transaction
 from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Permissions, make_digest_acl
 
 from anabranch.controller.errors import StartError
@@ -155,7 +156,8 @@ class ZooKeeperStore(SessionedStore):
         try:
             self._client.start(wait_s)
             self._connected.wait(wait_s)
-            self._make_roots()
+            # On a busy machine a connection may be lost again at once.
+            KazooRetry(**_RECONNECT, deadline=wait_s)(self._make_roots)
             self.open_node = self._tree if credentials is None else self._find_open_node(credentials.partition(":")[0])
             """A node that users other than ours may write, which could change the leader; None: there is none."""
             if credentials is not None and self.open_node is not None:
