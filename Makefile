@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run unit test soak check lint bench reset clean lock format schemas
+.PHONY: help setup run unit test soak cluster check lint bench reset clean lock format schemas
 
 help:  ## say what can be made
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: setup lint  ## lint, then all tests (ARGS="-k NAME" chooses)
 
 soak: setup  ## controllers, ZooKeepers and a Kafka under random faults, with rules checked all the time (ARGS="--minutes 30 --seed 7")
 	@$(BIN)/python -m tests.harness.chaos --kafka $(ARGS)
+
+cluster: setup  ## a server-side dry run of the chart on a Kubernetes API server (built by Go once)
+	@$(BIN)/python -m tests.harness.cluster
 
 check: lint  ## lint, then import all tests
 	@$(BIN)/pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || { tail -60 $(VENV)/collected.log; exit 1; }

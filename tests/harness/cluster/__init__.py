@@ -1,0 +1,1 @@
+"""The chart on a Kubernetes API server of our own: `make cluster`."""
