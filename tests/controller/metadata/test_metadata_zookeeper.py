@@ -44,7 +44,7 @@ def stores(zookeeper: EmbeddedZooKeeper, root: str) -> Iterator[Callable[[], Zoo
     opened: list[ZooKeeperStore] = []
 
     def open_one() -> ZooKeeperStore:
-        opened.append(ZooKeeperStore(zookeeper.address, root, session_s=5))
+        opened.append(ZooKeeperStore(zookeeper.address, root, session_s=30))
         return opened[-1]
 
     yield open_one
