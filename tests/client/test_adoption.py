@@ -66,8 +66,8 @@ class PlainTopic:
         stored: dict[int, list[tuple[bytes | None, int]]] = defaultdict(list)
         with closing(KafkaConsumer({"bootstrap.servers": self.bootstrap, "group.id": "t"})) as consumer:
             consumer.assign([TopicPartition(self.name, partition, 0) for partition in range(PARTITIONS)])
-            while sum(map(len, stored.values())) < BEFORE * KEYS:
-                for message in consumer.consume(1_000, 60):
+            while left := BEFORE * KEYS - sum(map(len, stored.values())):
+                for message in consumer.consume(left, 60):
                     assert message.error() is None
                     stored[message.partition() or 0].append((message.key(), int(message.value() or b"")))
         return stored
