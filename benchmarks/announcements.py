@@ -9,7 +9,6 @@ a table and writes benchmarks/announcements.json.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from benchmarks.feeds import consumers_message
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.job_process import IngestionCounter, JobProcess, warm
 from benchmarks.jobs import batches_of, on_a_broker
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import SEVERAL_TOPICS
@@ -46,12 +45,7 @@ def main(quick: bool) -> None:
     topics = QUICK_TOPICS if quick else TOPICS
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), BUCKETS, TOPICS) as settings:
         result = _measure(settings, Path(work), topics)
-    print(f"{machine_now()}; load {os.getloadavg()[1]:.1f}; {topics:,} topics of {SEGMENTS}; microseconds of CPU each")
-    for name, cost in result["cpu_us_each"].items():
-        print(f"  {name:25}" + ", ".join(f"{part} {value:6.1f}" for part, value in cost.items()))
-    print(f"  resident MB {result['resident_mb']}")
-    if not quick:
-        write_report("announcements", {"machine": machine_now(), "topics": topics, **result})
+    publish("announcements", {"machine": machine_now(), "topics": topics, **result}, quick)
 
 
 def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:

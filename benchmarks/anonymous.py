@@ -14,7 +14,6 @@ attackers also take processor time from the client and from the controller; `att
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -31,7 +30,8 @@ from urllib.parse import urlsplit
 import click
 import httpx
 
-from benchmarks.record import machine_now, write_report
+from benchmarks.processes import process_seconds
+from benchmarks.record import machine_now, print_row, publish
 from benchmarks.serving import NAMESPACE, process_of
 
 KINDS = ("silent", "cookies", "percent", "unread", "refused")
@@ -70,15 +70,14 @@ def main(quick: bool) -> None:
                     idle.add(client.measure(splits))
                     with attackers(kind, url, sources, weak) as attack:
                         time.sleep(SETTLE_SECONDS)
-                        before, began = processor_seconds(attack), time.perf_counter()
+                        before, began = process_seconds(attack), time.perf_counter()
                         beside = client.measure(splits)
-                        cores = (processor_seconds(attack) - before) / (time.perf_counter() - began)
+                        cores = (process_seconds(attack) - before) / (time.perf_counter() - began)
                     row = {**beside.figures(), "attackers_cores": round(cores, 2)}
                     report["beside"][f"{kind}, {sources}"] = row
-                    print(f"{kind}, {sources}: {row}", flush=True)
+                    print_row({f"{kind}, {sources}": row})
             report["idle"] = idle.figures()
-    show(report)
-    write_report("anonymous", report)
+    publish("anonymous", report, quick=False)
 
 
 @dataclass
@@ -154,24 +153,9 @@ def attackers(kind: str, url: str, sources: int, token: str) -> Iterator[int]:
             process.kill()
 
 
-def processor_seconds(process: int) -> float:
-    """Return the processor time that a process has taken (Linux)."""
-    counts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(counts[11]) + int(counts[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _token(base: list[str], name: str, *more: str) -> str:
     done = subprocess.run([*base, "token", "new", name, *more], check=True, capture_output=True, text=True)
     return done.stdout.strip()
-
-
-def show(report: dict[str, Any]) -> None:
-    """A table."""
-    idle = report["idle"]["p99_ms"]
-    print(f"{'beside':16} {'split p50':>10} {'p99, ms':>10} {'/ idle':>7} {'slowest probe, s':>17}")
-    for name, figures in (("nobody", report["idle"]), *report["beside"].items()):
-        ratio = figures["p99_ms"] / idle
-        print(f"{name:16} {figures['p50_ms']:10} {figures['p99_ms']:10} {ratio:7.2f} {figures['slowest_probe_s']:17}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
 from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from schemas.settings.root import load_settings
+from tests.bookkeeper.conftest import BookKeepers
 from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
 from tests.harness.ledger_writer import LedgerWriter
 from tests.harness.zookeeper import EmbeddedZooKeeper
@@ -37,11 +39,7 @@ def main(quick: bool) -> None:
     report: dict[str, Any] = {"machine": machine_now(), "ledgers_a_round": LEDGERS, "concurrency": CONCURRENCY}
     with tempfile.TemporaryDirectory() as folder:
         rounds = _measure(Path(folder), QUICK_ROUNDS if quick else ROUNDS)
-    for number, figures in enumerate(rounds, 1):
-        print(f"{number:3}  " + "  ".join(f"{name} {value}" for name, value in figures.items()))
-    report |= _summary(rounds)
-    if not quick:
-        write_report("bookies", report)
+    publish("bookies", report | _summary(rounds), quick)
 
 
 def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
@@ -55,27 +53,33 @@ def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def _measure(work: Path, rounds: int) -> list[dict[str, float]]:
+    with two_clusters(work, bookies=1) as keepers:
+        addresses = {name: BookKeeperAddress(cluster.uri) for name, cluster in keepers.clusters.items()}
+        command = keepers.programs.hands(work, CONCURRENCY)
+        with LedgerHands(command, addresses, work / "hands.log", CONCURRENCY) as hands:
+            ledgers = keepers.writer.write(keepers.clusters["old"].uri, LEDGERS)
+            return [_round(hands, ledgers) for _ in range(rounds)]
+
+
+@contextmanager
+def two_clusters(folder: Path, bookies: int) -> Iterator[BookKeepers]:
+    """The clusters `old` and `new`, each under a ZooKeeper of its own, and what writes ledgers to them."""
     settings = load_settings(environment={})
     jars, programs = ensure_jars(settings, print), ensure_programs(settings, print)
-    servers = [EmbeddedZooKeeper(work / f"zookeeper-{index}", jars.zookeeper) for index in range(2)]
-    clusters = [
-        BookKeeperCluster(work / name, programs.jars, server)
+    servers = [EmbeddedZooKeeper(folder / f"zookeeper-{index}", jars.zookeeper) for index in range(2)]
+    clusters = {
+        name: BookKeeperCluster(folder / name, programs.jars, server, bookies=bookies)
         for name, server in zip(("old", "new"), servers, strict=True)
-    ]
+    }
+    writer = LedgerWriter(programs, folder)
     try:
         for server in servers:
             server.start()
-        start_clusters(*clusters)
-        addresses = {name: BookKeeperAddress(keeper.uri) for name, keeper in zip(("old", "new"), clusters, strict=True)}
-        writer = LedgerWriter(programs, work)
-        command = programs.hands(work, CONCURRENCY)
-        with LedgerHands(command, addresses, work / "hands.log", CONCURRENCY) as hands:
-            ledgers = writer.write(clusters[0].uri, LEDGERS)
-            figures = [_round(hands, ledgers) for _ in range(rounds)]
-        writer.close()
-        return figures
+        start_clusters(*clusters.values())
+        yield BookKeepers(clusters, programs, folder, None, writer)  # type: ignore[arg-type]
     finally:
-        for cluster in clusters:
+        writer.close()
+        for cluster in clusters.values():
             cluster.stop()
         for server in servers:
             server.kill()

@@ -18,10 +18,11 @@ from typing import Any
 
 import click
 
-from benchmarks.record import write_report
+from benchmarks.engine import stored_after, stored_bytes
+from benchmarks.record import print_row, publish
 from engine.families import bucket_engine
 from engine.kernel.bucket import BucketEngine
-from engine.kernel.packed import Packed, StoredPart
+from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
 from engine.kernel.settings import EngineSettings
 
@@ -46,20 +47,13 @@ BALANCERS = {
 @click.option("--quick", is_flag=True, help="A short look: fewer minutes.")
 def main(quick: bool) -> None:
     """Measures each number of clusters and balancer, prints, writes."""
-    print(f"{'clusters':>8} {'balancer':>10} {'reports':>10} {'cycle':>10} {'restart':>10}  | decisions, stored bytes")
     rows = []
     for clusters in (1, 50):
         for balancer in BALANCERS:
-            row = measure(clusters, balancer, 2 if quick else 8)
-            rows.append(row)
-            print(
-                f"{clusters:>8} {balancer:>10} "
-                + " ".join(f"{row['seconds'][name] * 1000:>7.0f} ms" for name in ("reports", "cycle", "restart"))
-                + f"  | {row['decisions']}, {row['stored']:,}"
-            )
-    if not quick:
-        report = {"brokers": BROKERS, "bundles": BUNDLES, "policies": POLICIES, "cores": os.cpu_count(), "rows": rows}
-        write_report("bundles", report)
+            rows.append(measure(clusters, balancer, 2 if quick else 8))
+            print_row(rows[-1])
+    report = {"brokers": BROKERS, "bundles": BUNDLES, "policies": POLICIES, "cores": os.cpu_count(), "rows": rows}
+    publish("bundles", report, quick)
 
 
 def measure(clusters: int, balancer: str, minutes: int) -> dict[str, Any]:
@@ -76,15 +70,9 @@ def measure(clusters: int, balancer: str, minutes: int) -> dict[str, Any]:
     started = time.process_time()
     _batch(bucket_engine(SETTINGS), packed, [], NOW, [])
     spent["restart"].append(time.process_time() - started)
-    stored = sum(len(part.base) + sum(map(len, part.log)) for part in packed.parts.values())
     seconds = {name: min(times) for name, times in spent.items()}
-    return {
-        "clusters": clusters,
-        "balancer": balancer,
-        "seconds": seconds,
-        "decisions": decisions,
-        "stored": stored,
-    }
+    about = {"clusters": clusters, "balancer": balancer, "seconds": seconds, "decisions": decisions}
+    return {**about, "stored": stored_bytes(packed)}
 
 
 def _batch(
@@ -97,12 +85,7 @@ def _batch(
     output.bodies()
     spent.append(time.process_time() - started)
     gc.enable()
-    parts = dict(packed.parts)
-    for name, part in written.parts.items():
-        old = parts.get(name, StoredPart())
-        entry = [] if part.entry is None else [part.entry]
-        parts[name] = StoredPart(part.base) if part.base is not None else StoredPart(old.base, (*old.log, *entry))
-    return Packed(written.fingerprint, parts), output.counts.decisions
+    return stored_after(packed, written), output.counts.decisions
 
 
 def _reports(clusters: int, now: int, random: Random) -> list[RawRecord]:

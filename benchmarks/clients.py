@@ -28,7 +28,7 @@ from anabranch.local.setup import ensure_jars
 from anabranch_client.layout import key_hash
 from anabranch_client.producer import Producer
 from anabranch_client.stream_consumer import StreamConsumer
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from schemas.settings.root import load_settings
 from tests.client.scalable_topic import ScalableTopic
 from tests.controller.processes import ControllerProcess
@@ -50,17 +50,12 @@ def main(quick: bool) -> None:
         report["producer"] = _ratio(
             rounds, lambda: _rate_of_producer(topic, messages), lambda: _rate_of_plain_producer(topic, messages)
         )
-        _print("producer", report["producer"])
         report["consumer"] = _ratio(
             min(rounds, 5), lambda: _rate_of_consumer(topic, messages), lambda: _rate_of_plain_consumer(topic, messages)
         )
-        _print("consumer", report["consumer"])
         report["seal"] = _delays_by_seals(topic, 2 if quick else SEALS)
-        _print("seal", report["seal"])
         report["memory"] = _memory_of_full_producer(topic)
-        _print("memory", report["memory"])
-    if not quick:
-        write_report("clients", report)
+    publish("clients", report, quick)
 
 
 @contextmanager
@@ -245,10 +240,6 @@ def _memory_of_full_producer(topic: ScalableTopic) -> dict[str, int]:
                 count += 1
         except BufferError:
             return {"messages": count, "added_mb": (process.memory_info().rss - before) // 2**20}
-
-
-def _print(name: str, figures: dict[str, Any]) -> None:
-    print(f"{name}:  " + "  ".join(f"{key} {value}" for key, value in figures.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ costs a real broker instead (`broker_costs`); later runs multiply both to the br
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import os
 import resource
 import tempfile
 import threading
@@ -31,7 +29,8 @@ from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.status import CollectorStatus
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import ensure_pulsar
-from benchmarks.record import machine_now, recorded_report, write_report
+from benchmarks.processes import process_seconds
+from benchmarks.record import machine_now, publish, recorded_report
 from schemas.settings.root import load_settings
 
 BROKERS, SEGMENTS, PERIOD = 3, 3, 60.0
@@ -95,9 +94,7 @@ def main(quick: bool, costs: bool) -> None:
     recorded = recorded_report("collect")
     if costs:
         recorded["costs"] = {"machine": machine_now(), "ms": broker_costs(300 if quick else 2_000)}
-        print(json.dumps(recorded["costs"], indent=1))
-        if not quick:
-            write_report("collect", recorded)
+        publish("collect", recorded, quick)
         return
     topics, seconds = (1_000, 20) if quick else (10_000, 150)
     machine = machine_now()
@@ -152,11 +149,8 @@ def main(quick: bool, costs: bool) -> None:
     stop.set()
     thread.join(5)
     pipe.send(False)
-    print(f"{topics} topics, {topics * SEGMENTS} segments, {BROKERS} brokers, rates every {PERIOD:.0f} s")
-    for phase in rows:
-        print("  ".join(f"{name} {value}" for name, value in phase.items()))
-    if not quick:
-        write_report("collect", recorded | {"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows})
+    report = recorded | {"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows}
+    publish("collect", report, quick)
 
 
 Look = tuple[dict[str, int], int, float, float]
@@ -252,19 +246,19 @@ def _costs(pulsar: StandalonePulsar, transport: Transport, calls: int) -> dict[s
 
     def spend(path: str, count: int) -> tuple[float, float, int]:
         """CPU and other seconds, and bytes of the last answer."""
-        used, began, size = _cpu_seconds(pid), time.monotonic(), 0
+        used, began, size = process_seconds(pid), time.monotonic(), 0
         for number in range(count):
             answer = transport.exchange("GET", path.format(number % COSTLY_TOPICS))
             assert isinstance(answer, Response), answer
             assert answer.status == 200, answer
             size = len(answer.body)
-        return _cpu_seconds(pid) - used, time.monotonic() - began, size
+        return process_seconds(pid) - used, time.monotonic() - began, size
 
     for path in paths.values():
         spend(path, calls)
-    used, began = _cpu_seconds(pid), time.monotonic()
+    used, began = process_seconds(pid), time.monotonic()
     time.sleep(10)
-    idle = (_cpu_seconds(pid) - used) / (time.monotonic() - began)
+    idle = (process_seconds(pid) - used) / (time.monotonic() - began)
     costs = {}
     for name, path in paths.items():
         cpu, took, size = spend(path, calls)
@@ -274,12 +268,6 @@ def _costs(pulsar: StandalonePulsar, transport: Transport, calls: int) -> dict[s
         else:
             costs[name] = round(each, 3)
     return costs
-
-
-def _cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

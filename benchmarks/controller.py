@@ -22,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,10 @@ import httpx
 
 from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.setup import ensure_jars
-from benchmarks.neighbours import measure_neighbours, show_neighbours
-from benchmarks.nodes import measure_nodes, show_nodes
+from benchmarks.neighbours import measure_neighbours
+from benchmarks.nodes import measure_nodes
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.record import machine_now, recorded_report, write_report
+from benchmarks.record import machine_now, percentile, publish, recorded_report
 from benchmarks.serving import NAMESPACE, SqliteFloor, call_all, controller, process_of, rates
 from benchmarks.watchers import Kind, Watcher, all_have, watch
 from schemas.settings.root import load_settings
@@ -44,7 +44,7 @@ SESSIONS = (10, 100, 1_000)
 SPLITS = 20
 """Splits that are watched in a round."""
 ROUNDS = 3
-PARTS = {"topics", "watching", "nodes", "neighbours"}
+PARTS = ("neighbours", "nodes", "topics", "watching")
 SHARES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 MEASURED = 1_000
 """Topics whose creation and split are measured, the last ones of each size."""
@@ -53,10 +53,9 @@ STARTS = 3
 
 @click.command()
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
-@click.argument("parts", nargs=-1, type=click.Choice(sorted(PARTS)))
+@click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 def main(quick: bool, parts: tuple[str, ...]) -> None:
     """Measures, prints, writes."""
-    chosen = set(parts) or PARTS
     topics, sessions = (TOPICS[:2], SESSIONS[:2]) if quick else (TOPICS, SESSIONS)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -70,24 +69,21 @@ def main(quick: bool, parts: tuple[str, ...]) -> None:
                 f'[kafka]\nbootstrap = "{broker.bootstrap}"\n[controller]\nport = 0\ndatabase = "{work}/layouts.db"\n'
                 "snapshot_seconds = 86400\n"
             )
-            report: dict[str, Any] = {}
-            if "topics" in chosen:
-                report["topics"] = {"machine": machine_now(), "sizes": _topics(work, settings, topics)}
-            if "watching" in chosen:
-                report["watching"] = {"machine": machine_now(), "sizes": _watching(settings, sessions)}
-            if "nodes" in chosen:
-                report["nodes"] = {
-                    "machine": machine_now(),
-                    "sizes": measure_nodes(work, jars, broker.bootstrap, topics),
-                }
-            if "neighbours" in chosen:
-                report["neighbours"] = {"machine": machine_now(), "kinds": measure_neighbours(work, settings)}
+            measures: dict[str, tuple[str, Callable[[], list[dict[str, Any]]]]] = {
+                "topics": ("sizes", lambda: _topics(work, settings, topics)),
+                "watching": ("sizes", lambda: _watching(settings, sessions)),
+                "nodes": ("sizes", lambda: measure_nodes(work, jars, broker.bootstrap, topics)),
+                "neighbours": ("kinds", lambda: measure_neighbours(work, settings)),
+            }
+            report = {
+                part: {"machine": machine_now(), rows: measure()}
+                for part, (rows, measure) in measures.items()
+                if not parts or part in parts
+            }
         finally:
             broker.stop()
-    _show(report)
-    if not quick:
-        # What was not measured stays as it is on record.
-        write_report("controller", {**recorded_report("controller"), **report})
+    # What was not measured stays as it is on record.
+    publish("controller", {**recorded_report("controller"), **report}, quick)
 
 
 def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -161,9 +157,9 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
                     "message_bytes": figures["bytes"],
                     "memory_kb_per_session": max(memory),
                     "processor_ms_per_split": round(statistics.median(busy), 1),
-                    "call_p50_ms": _percentile(calls, 0.5),
-                    **{f"{name}_ms": _percentile(seen, share) for name, share in SHARES.items()},
-                    **{f"floor_{name}_ms": _percentile(least, share) for name, share in SHARES.items()},
+                    "call_p50_ms": round(percentile(calls, 0.5), 1),
+                    **{f"{name}_ms": round(percentile(seen, share), 1) for name, share in SHARES.items()},
+                    **{f"floor_{name}_ms": round(percentile(least, share), 1) for name, share in SHARES.items()},
                 }
             )
     return rows
@@ -232,52 +228,6 @@ class _Caller:
 
     def close(self) -> None:
         self._writer.close()
-
-
-def _percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
-
-
-def _show(report: dict[str, Any]) -> None:
-    if "topics" in report:
-        _show_topics(report["topics"])
-    if "watching" in report:
-        _show_watching(report["watching"])
-    if "nodes" in report:
-        show_nodes(report["nodes"])
-    if "neighbours" in report:
-        show_neighbours(report["neighbours"])
-
-
-def _show_topics(report: dict[str, Any]) -> None:
-    print(report["machine"])
-    for row in report["sizes"]:
-        without = row["start_seconds_without"]
-        print(
-            f"{row['topics']:7,} topics: start {row['start_seconds']:.2f} s, {without:.2f} s without; "
-            f"{row['resident_kb'] / 1024:.0f} MB, {row['memory_bytes_per_topic']:,} B more a topic; "
-            f"{row['disk_bytes_per_topic']:,} B of disk each"
-        )
-        for name in ("creations", "splits"):
-            rates = row[name]
-            print(
-                f"    {name:10} {rates['one_caller']:8,.0f}/s, four callers {rates['four_callers']:8,.0f}/s; floor "
-                f"{rates['floor']:8,.0f} commits/s, {rates['floor'] / rates['one_caller']:.1f} times the first"
-            )
-
-
-def _show_watching(report: dict[str, Any]) -> None:
-    print(report["machine"])
-    for row in report["sizes"]:
-        print(
-            f"{row['sessions']:7,} sessions: p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms, most "
-            f"{row['most_ms']:.1f} ms; the floor p50 {row['floor_p50_ms']:.1f} ms, p99 {row['floor_p99_ms']:.1f} ms"
-        )
-        print(
-            f"        {row['message_bytes']:,} B to each; {row['processor_ms_per_split']:.0f} ms of processor a split; "
-            f"{row['memory_kb_per_session']} kB of memory a session"
-        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ nobody acts but this program, which splits the busiest segment twice. The broker
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import subprocess
@@ -19,7 +18,7 @@ import time
 import uuid
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ import httpx
 from confluent_kafka import Consumer
 
 from anabranch.local.pulsar.traffic import TOPIC
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from lake.tables import read_columns
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import SegmentStatsColumns, parse_message
@@ -159,25 +158,6 @@ def compare(
     return rows
 
 
-def share(figure: float, reference: float) -> str:
-    """Format the relative difference between two figures as a percentage."""
-    return f"{figure / reference - 1:+.1%}" if reference else "-"
-
-
-def table(rows: Iterable[dict[str, Any]]) -> str:
-    """For people."""
-    lines = ["| segment | active s | samples, kept | messages in: broker | samples | lake | bytes out: lake |"]
-    lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
-    for row in rows:
-        came, went = row["messages in"], row["bytes out"]
-        lines.append(
-            f"| {row['segment']} | {row['seconds']:.0f} | {row['samples']}, {row['kept']} | {came['broker']:,} | "
-            f"{share(came['samples'], came['broker'])} | {share(came['lake'], came['broker'])} | "
-            f"{share(went['lake'], went['broker'])} |"
-        )
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measures, prints a table and writes the JSON."""
     parser = argparse.ArgumentParser()
@@ -189,11 +169,7 @@ def main() -> None:
         folder = Path(text)
         run = start(folder)
         try:
-            result = measure(folder, run, seconds)
-            print(table(result["segments"]))
-            print(json.dumps(result["all"]), flush=True)
-            if not chosen.quick:
-                write_report("counters", result)
+            publish("counters", measure(folder, run, seconds), chosen.quick)
         finally:
             run.send_signal(signal.SIGTERM)
             run.wait(180)

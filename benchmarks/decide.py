@@ -18,7 +18,7 @@ from collections.abc import Callable
 import click
 import numpy as np
 
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from decisions.autoscale.decide import decide
 from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet, pack_snapshots
 from decisions.autoscale.policy import PROFILES, Policy
@@ -28,6 +28,8 @@ from decisions.topic.layout import SegmentLayout
 NOW = 1_763_660_000_000
 ROUNDS = 5
 PIPE_LINES = 20_000
+SEGMENTS = (1, 4, 10, 16, 64)
+"""Of a topic."""
 MIXES = {"at rest": (0.0, 0.0), "1 % act": (0.01, 0.0), "all cold, in the window": (0.0, 1.0), "all split": (1.0, 0.0)}
 """Share of topics that are hot and are cold."""
 
@@ -36,40 +38,18 @@ MIXES = {"at rest": (0.0, 0.0), "1 % act": (0.01, 0.0), "all cold, in the window
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
-    report = {"machine": machine_now(), "scalar": [], "fleet": [], "mixes": [], "pipe": []}
-    print(f"{report['machine']}\n")
-    _print("one by one: decide(snapshot), at rest", "segments a topic", "topics/s", "segments/s", "us a topic")
-    for segments in (1, 4, 10, 16, 64):
-        report["scalar"].append(_scalar_row(segments, 200 if quick else 2_000))
-    _print(
-        "a fleet at once: decide_fleet(fleet), at rest, ten segments a topic", "topics", "topics/s", "segments/s", "s"
-    )
-    for topics in (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
-        report["fleet"].append(_fleet_row(topics, 10, topics))
-    _print("growth with segments", "segments a topic", "topics/s", "segments/s", "s")
-    for segments in (1, 4, 10, 16, 64):
-        report["fleet"].append(_fleet_row(20_000, segments, segments))
-    _print(
-        "against decide in a loop, by what the fleet does (10 segments)",
-        "mix",
-        "fleet/s",
-        "loop/s",
-        "times faster",
-        "pack(snapshots)/s",
-    )
-    for name, mix in MIXES.items():
-        report["mixes"].append(_mix_row(name, mix, 1_000 if quick else 4_000))
-    _print(
-        "through the pipe: anabranch decisions decide, parsing included, process start excluded",
-        "segments",
-        "lines/s",
-        "MB/s",
-        "s",
-    )
-    for segments in (1, 10, 64):
-        report["pipe"].append(_pipe_row(segments, (2_000 if quick else PIPE_LINES) * 10 // max(segments, 10)))
-    if not quick:
-        write_report("decide", report)
+    fleets = [(topics, 10) for topics in ((1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000))]
+    fleets += [(20_000, segments) for segments in SEGMENTS]
+    report = {
+        "machine": machine_now(),
+        "scalar": [_scalar_row(segments, 200 if quick else 2_000) for segments in SEGMENTS],
+        "fleet": [_fleet_row(*size) for size in fleets],
+        "mixes": [_mix_row(name, mix, 1_000 if quick else 4_000) for name, mix in MIXES.items()],
+        "pipe": [
+            _pipe_row(segments, (2_000 if quick else PIPE_LINES) * 10 // max(segments, 10)) for segments in (1, 10, 64)
+        ],
+    }
+    publish("decide", report, quick)
 
 
 def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, seed: int = 1) -> SnapshotColumns:
@@ -138,14 +118,12 @@ def snapshots_of(fleet: SnapshotColumns, policy: Policy) -> list[TopicSnapshot]:
 def _scalar_row(segments: int, count: int) -> dict[str, float]:
     snapshots = snapshots_of(a_fleet(count, segments), PROFILES["default"])
     seconds = _median(lambda: [decide(snapshot) for snapshot in snapshots])
-    _row(segments, count / seconds, count * segments / seconds, f"{seconds / count * 1e6:.1f}")
     return {"segments": segments, "topics_per_second": count / seconds}
 
 
-def _fleet_row(topics: int, segments: int, shown: int) -> dict[str, float]:
+def _fleet_row(topics: int, segments: int) -> dict[str, float]:
     fleet = a_fleet(topics, segments)
     seconds = _median(lambda: decide_fleet(fleet))
-    _row(shown, topics / seconds, topics * segments / seconds, f"{seconds:.4f}")
     return {"topics": topics, "segments": segments, "topics_per_second": topics / seconds}
 
 
@@ -159,7 +137,6 @@ def _mix_row(name: str, mix: tuple[float, float], topics: int) -> dict[str, obje
         for _ in range(ROUNDS)
     ]
     loop, one_call = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
-    _row(name, topics / one_call, topics / loop, f"{loop / one_call:.0f}", topics / packing)
     return {
         "mix": name,
         "fleet_per_second": topics / one_call,
@@ -182,8 +159,6 @@ def _pipe_row(segments: int, lines: int) -> dict[str, float]:
         run = lambda path: subprocess.run([*command, path], check=True, stdout=subprocess.DEVNULL)  # noqa: E731
         whole = statistics.median(_once(lambda: run(file.name)) for _ in range(3))
         seconds = whole - statistics.median(_once(lambda: run(os.devnull)) for _ in range(3))
-        size = os.path.getsize(file.name)
-    _row(segments, lines / seconds, size / seconds / 1e6, f"{seconds:.2f}")
     return {"segments": segments, "lines_per_second": lines / seconds}
 
 
@@ -195,15 +170,6 @@ def _once(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def _print(title: str, *headings: str) -> None:
-    print(f"\n{title}")
-    _row(*headings)
-
-
-def _row(*cells: object) -> None:
-    print("  ".join((f"{cell:,.0f}" if isinstance(cell, float) else str(cell)).rjust(24) for cell in cells))
 
 
 if __name__ == "__main__":

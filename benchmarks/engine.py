@@ -19,9 +19,9 @@ import click
 import pyarrow as pa
 
 from benchmarks.fleet import BenchmarkFleet, InColumns
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, print_row, publish
 from engine.families import bucket_engine, bucket_packer, unpack_rows
-from engine.kernel.packed import Packed
+from engine.kernel.packed import Packed, StoredPart, Written, WrittenPart
 from engine.kernel.records import RAW_SCHEMA
 from engine.kernel.settings import EngineSettings
 from schemas.codecs.columns import hash_of
@@ -38,7 +38,7 @@ _ROWS = 10_000
 _BYTES = 8 * 1024 * 1024
 _LAYOUTS = 50_000
 """Of a batch."""
-_SCHEMA = pa.schema(
+_INPUT = pa.schema(
     [*(column for column in RAW_SCHEMA if column.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())]
 )
 
@@ -122,7 +122,8 @@ class Run:
         began = time.process_time()
         for bucket, (kinds, bodies) in packed.items():
             before = self.stored.get(bucket, Packed())
-            written, output = self.engine.run(bucket, before, *_run_of(unpack_rows(kinds, bodies), now))
+            records, *further = unpack_rows(kinds, bodies)
+            written, output = self.engine.run(bucket, before, records, now, *further)
             self.stored[bucket] = Packed(written.fingerprint)
             del output
         engine = time.process_time() - began
@@ -143,25 +144,37 @@ class Run:
         size = 0
         for key, value in messages:
             if rows and (len(rows) == _ROWS or size + len(value) > _BYTES):
-                yield _arrow(rows)
+                yield arrow_batch(rows)
                 rows, size = [], 0
             bucket = hash_of(key) % BUCKETS
             rows.append((source, key.encode(), value, len(value), 0, self.offset, now, now, bucket))
             self.offset += 1
             size += len(value)
         if rows:
-            yield _arrow(rows)
+            yield arrow_batch(rows)
 
 
-def _run_of(unpacked: Sequence[Any], now: int) -> tuple[Any, ...]:
-    records, *further = unpacked
-    return (records, now, *further)
+def arrow_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Raw rows of Kafka as Spark hands them over, each with an instant and its bucket."""
+    cells = zip(zip(*rows, strict=True), _INPUT, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(column, schema.type) for column, schema in cells], schema=_INPUT)
 
 
-def _arrow(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, schema_field.type) for column, schema_field in zip(columns, _SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+def stored_after(before: Packed, written: Written) -> Packed:
+    """What a store has of a bucket once a batch is written to it."""
+    parts = dict(before.parts)
+    for name, new in written.parts.items():
+        old, change = parts.get(name, StoredPart()), new or WrittenPart()
+        if change.base is not None:
+            parts[name] = StoredPart(change.base)
+        elif change.entry is not None:
+            parts[name] = StoredPart(old.base, (*old.log, change.entry))
+    return Packed(written.fingerprint, parts)
+
+
+def stored_bytes(packed: Packed) -> int:
+    """Size of what a store has of a bucket."""
+    return sum(len(part.base) + sum(map(len, part.log)) for part in packed.parts.values())
 
 
 def measure(case: EngineCase, rounds: int = ROUNDS) -> dict[str, Any]:
@@ -177,19 +190,12 @@ def measure(case: EngineCase, rounds: int = ROUNDS) -> dict[str, Any]:
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
-    print(f"{machine_now()}; microseconds of CPU a sample, {BUCKETS} buckets\n")
     rows = []
     for case in CASES:
-        if quick and case.segments > SMALL:
-            continue
-        rows.append(measure(case, 2 if quick else ROUNDS))
-        if len(rows) == 1:
-            print("  ".join(name.rjust(15) for name in rows[0]))
-        cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in rows[-1].values())
-        print("  ".join(cell.rjust(15) for cell in cells), flush=True)
-    if not quick:
-        report = {"machine": machine_now(), "buckets": BUCKETS, "microseconds a sample": rows}
-        write_report("engine", report)
+        if not quick or case.segments <= SMALL:
+            rows.append(measure(case, 2 if quick else ROUNDS))
+            print_row(rows[-1])
+    publish("engine", {"machine": machine_now(), "buckets": BUCKETS, "microseconds a sample": rows}, quick)
 
 
 if __name__ == "__main__":

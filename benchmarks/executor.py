@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -36,7 +35,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.interface import CREATED_MS, SEGMENTS
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, percentile, publish
 from benchmarks.serving import process_of
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table, read_columns, table_path
@@ -66,9 +65,7 @@ def main(quick: bool) -> None:
         report["bursts"] = _bursts(work / "bursts", 2 if quick else BURSTS)
         if not quick:
             report["limited"] = _limited(work / "limited")
-    _show(report)
-    if not quick:
-        write_report("executor", report)
+    publish("executor", report, quick)
 
 
 def _latency(work: Path, decisions: int) -> dict[str, float]:
@@ -83,8 +80,7 @@ def _latency(work: Path, decisions: int) -> dict[str, float]:
     # The first ones warm up.
     waits = [called_at - committed[decision] for decision, _, called_at in calls][5:]
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
-    ordered = sorted(waits)
-    return {name: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3) for name, share in shares.items()}
+    return {name: round(percentile(waits, share), 3) for name, share in shares.items()}
 
 
 def _bursts(work: Path, rounds: int) -> list[dict[str, Any]]:
@@ -202,18 +198,8 @@ def _executor(work: Path, url: str, more: str = "") -> Iterator[int]:
     settings.write_text(
         f'[kafka]\nbootstrap = "127.0.0.1:1"\n[lake]\npath = "{work}"\n[controller]\nurl = "{url}"\n{more}'
     )
-    command = [
-        sys.executable,
-        "-m",
-        "anabranch",
-        "--log-level",
-        "error",
-        "-c",
-        str(settings),
-        "executor",
-        "--mode",
-        "act",
-    ]
+    options = ["--log-level", "error", "-c", str(settings)]
+    command = [sys.executable, "-m", "anabranch", *options, "executor", "--mode", "act"]
     with process_of(command) as (process, line):
         assert line.startswith("executor ready"), line
         yield process.pid
@@ -230,26 +216,6 @@ def _when(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < end, f"not within {MAX_WAIT_S:g} s"
         time.sleep(0.5)
     return result
-
-
-def _show(report: dict[str, Any]) -> None:
-    latency = report["latency_seconds"]
-    print(f"decision committed to call made: p50 {latency['p50']} s, p90 {latency['p90']} s, p99 {latency['p99']} s")
-    for figures in report["bursts"]:
-        print(
-            f"{figures['decisions']} decisions in one commit: last call after {figures['seconds_to_last_call']} s, "
-            f"{figures['executor_cpu_seconds']} s of processor, "
-            f"{figures['resident_mb_before']} MB before and {figures['resident_mb_after']} MB after"
-        )
-    mean = statistics.mean(figures["seconds_to_last_call"] for figures in report["bursts"])
-    print(f"mean of the bursts: {mean:.1f} s")
-    if "limited" in report:
-        figures = report["limited"]
-        print(
-            f"at most {figures['limit_a_minute']} a minute, killed after {figures['killed_after_calls']} calls: "
-            f"{figures['most_in_any_minute']} in any minute, {figures['seconds_to_last_call']} s "
-            f"(at best {figures['seconds_at_best']:g} s)"
-        )
 
 
 if __name__ == "__main__":

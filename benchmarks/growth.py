@@ -14,15 +14,14 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Any
 
 import click
 
 from benchmarks import stream
 from benchmarks.engine import NOW, EngineCase, Run
-from benchmarks.processes import resident_kb
-from benchmarks.record import machine_now, recorded_report, write_report
+from benchmarks.processes import apart, resident_kb
+from benchmarks.record import machine_now, print_row, recorded_report, write_report
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
 from schemas.kafka.topics import CONTROL_EVENTS
@@ -39,7 +38,6 @@ LONG = 30.0
 LARGE = 1_000_000
 """Segments above which a job has fewer ticks."""
 Table = list[dict[str, Any]]
-_WIDTH = 11
 
 
 def tables(largest: int) -> dict[str, list[EngineCase]]:
@@ -115,21 +113,8 @@ def in_a_job(case: EngineCase, samples: int = 20_000_000) -> dict[str, Any]:
     }
 
 
-def _apart(case: EngineCase) -> dict[str, Any]:
-    """In a process of its own: what one fleet leaves in memory is nothing to the next."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(in_process, [case])
-
-
 def _tick(number: int) -> tuple[str, bytes]:
     return EVERY_TOPIC, TickEvent(v=1, type="tick", at=NOW + 900_000 + number).to_json().encode()
-
-
-def _show(row: dict[str, Any], is_first: bool) -> None:
-    if is_first:
-        print("  ".join(name.rjust(_WIDTH) for name in row))
-    cells = (f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}" for cell in row.values())
-    print("  ".join(cell.rjust(max(_WIDTH, len(name))) for name, cell in zip(row, cells, strict=True)), flush=True)
 
 
 @click.command()
@@ -144,10 +129,9 @@ def main(quick: bool, largest: int, job: bool) -> None:
         print(f"\n{name}")
         rows = by_name[name] = []
         for case in cases:
-            rows.append(
-                {**_asked(case), **(in_a_job(case, 2_000_000 if quick else 20_000_000) if job else _apart(case))}
-            )
-            _show(rows[-1], len(rows) == 1)
+            figures = in_a_job(case, 2_000_000 if quick else 20_000_000) if job else apart(in_process, case)
+            rows.append({**_asked(case), **figures})
+            print_row(rows[-1])
             if not quick:
                 recorded = recorded_report("growth")
                 recorded["the job" if job else "one process"] = {"machine": machine_now(), "tables": by_name}

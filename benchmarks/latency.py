@@ -28,7 +28,7 @@ from benchmarks.feeds import feeding
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, percentile, publish
 from lake.tables import open_table
 from schemas.kafka.messages import ConsumerEvent
 from schemas.kafka.topics import CONSUMER_EVENTS
@@ -59,14 +59,8 @@ def main(quick: bool, cases: Sequence[str] = CASES) -> None:
     """Measures, prints, writes."""
     events = QUICK_EVENTS if quick else EVENTS
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 50_000) as settings:
-        report = {
-            "machine": machine_now(),
-            **_measure(settings, events, cases),
-        }
-    _show(report)
-    if quick or tuple(cases) != CASES:
-        return
-    write_report("latency", report)
+        report = {"machine": machine_now(), **_measure(settings, events, cases)}
+    publish("latency", report, quick or tuple(cases) != CASES)
 
 
 def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str, Any]:
@@ -111,8 +105,8 @@ def _scenario(
     spent = cpu_seconds(jvm.pid) - spent
     return {
         "events": events,
-        "p50_ms": _percentile(latencies, 0.50),
-        "p99_ms": _percentile(latencies, 0.99),
+        "p50_ms": round(percentile(latencies, 0.50)),
+        "p99_ms": round(percentile(latencies, 0.99)),
         "most_ms": round(max(latencies)),
         "stages_ms": {
             stage: round(statistics.median(stage_values)) for stage, stage_values in _stages(measured).items()
@@ -248,31 +242,6 @@ def _until(condition: Any, query: StreamingQuery, deadline_s: float = 180.0) -> 
         if query.exception() is not None or time.monotonic() > end:
             raise SystemExit(str(query.exception() or "the job did not get there in time"))
         time.sleep(0.2)
-
-
-def _percentile(values: list[float], share: float) -> int:
-    ordered = sorted(values)
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))])
-
-
-def _show(report: dict[str, Any]) -> None:
-    print(report["machine"])
-    for name, result in report.items():
-        if isinstance(result, dict) and "p50_ms" in result:
-            print(
-                f"{name}: p50 {result['p50_ms']} ms, p99 {result['p99_ms']} ms, most {result['most_ms']:.0f} ms, "
-                f"of {result['events']} events; {result['samples_per_second']:,} samples/s; "
-                f"{result['cpu_ms_a_batch']} ms of processor time a batch (driver's JVM and workers)"
-            )
-            for stage, median in result["stages_ms"].items():
-                print(f"  {stage:34}{median:6} ms")
-            for slow in result["slowest"]:
-                stages = ", ".join(f"{stage} {value}" for stage, value in slow["stages_ms"].items())
-                print(
-                    f"  slow: at {slow['at']}: {slow['ms']} ms in batch {slow['batch']}, "
-                    f"{slow['events']} events: {stages}"
-                )
-    print(f"idle: {report['idle cores']} cores")
 
 
 if __name__ == "__main__":

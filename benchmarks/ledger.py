@@ -8,10 +8,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,7 +17,8 @@ from typing import Any
 from anabranch.query.sql import LakeSql
 from anabranch.query.views.catalogue import views
 from benchmarks.history import TopicDay, topic_name, write_history
-from benchmarks.record import machine_now, write_report
+from benchmarks.processes import apart
+from benchmarks.record import machine_now, print_row, publish
 
 HOURS = 12.4
 AT = "TIMESTAMP '2026-11-01 09:30:00'"
@@ -65,11 +63,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--lake", type=Path)
     parser.add_argument("--once", action="store_true", help="each question once")
-    parser.add_argument("--ask", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.ask:
-        print(json.dumps(ask(str(arguments.lake), arguments.ask, arguments.once)))
-        return
     with tempfile.TemporaryDirectory() as folder:
         lake = arguments.lake or Path(folder) / "lake"
         if not (lake / "batches").is_dir():
@@ -81,21 +75,13 @@ def main() -> None:
         print(machine_now(), counts, flush=True)
         results = {}
         for name in questions():
-            command = [sys.executable, "-m", "benchmarks.ledger", "--lake", str(lake), "--ask", name]
-            command += ["--once"] if arguments.once else []
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            if ran.returncode:
-                print(f"{name:42} failed: {ran.stderr.strip().splitlines()[-1][:120]}", flush=True)
+            try:
+                results[name] = apart(ask, str(lake), name, arguments.once)
+            except Exception as error:
+                print(f"{name:42} failed: {error!s:.120}", flush=True)
                 continue
-            results[name] = json.loads(ran.stdout)
-            cost = results[name]
-            print(
-                f"{name:42} {cost['seconds']:8.2f} s  {cost['cpu_seconds']:7.2f} cpu s  {cost['peak_mb']:6} MB",
-                flush=True,
-            )
-            if not arguments.quick:
-                report = {"machine": machine_now(), "rows": counts, "questions": results}
-                write_report("ledger", report)
+            print_row({name: results[name]})
+    publish("ledger", {"machine": machine_now(), "rows": counts, "questions": results}, arguments.quick)
 
 
 if __name__ == "__main__":

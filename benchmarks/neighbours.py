@@ -82,17 +82,6 @@ def _splits(client: httpx.Client, path: str, numbers: Iterator[int]) -> list[flo
     return took
 
 
-def show_neighbours(report: dict[str, Any]) -> None:
-    """Prints the table."""
-    print(report["machine"])
-    for row in report["kinds"]:
-        print(
-            f"{row['busy_with']:>15} of another client: a split p50 {row['beside_p50_ms']:.1f} ms, alone "
-            f"{row['alone_p50_ms']:.1f} ms: {row['times']:.2f} times; p90 {row['beside_p90_ms']:.1f} and "
-            f"{row['alone_p90_ms']:.1f} ms"
-        )
-
-
 async def call_for_ever(url: str, token: str, kind: str, name: str) -> None:
     """Calls over all connections until the process is ended; says so when it is under way."""
     address = httpx.URL(url)

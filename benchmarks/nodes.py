@@ -163,25 +163,3 @@ class _ZooKeeperFloor:
     def close(self) -> None:
         self._client.stop()
         self._client.close()
-
-
-def show_nodes(report: dict[str, Any]) -> None:
-    """Prints the table."""
-    print(report["machine"])
-    for row in report["sizes"]:
-        print(
-            f"{row['topics']:7,} topics on ZooKeeper: start {row['start_seconds']:.2f} s, "
-            f"{row['start_seconds_without']:.2f} s without; all led after {row['all_led_seconds']:.1f} s; "
-            f"{row['resident_kb'] / 1024:.0f} MB, {row['memory_bytes_per_led_topic']:,} B a topic that it leads; "
-            f"a read {row['read_p50_ms']:.1f} ms"
-        )
-        print(
-            f"        after kill -9, with a session of {row['session_seconds']:.0f} s: the first change after "
-            f"{row['first_change_after_kill_seconds']:.1f} s, all led after {row['all_taken_over_seconds']:.1f} s"
-        )
-        for name in ("creations", "splits"):
-            each = row[name]
-            print(
-                f"    {name:10} {each['one_caller']:8,.0f}/s, four callers {each['four_callers']:8,.0f}/s; floor "
-                f"{each['floor']:8,.0f} nodes/s, {each['floor'] / each['one_caller']:.1f} times the first"
-            )

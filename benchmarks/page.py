@@ -27,7 +27,7 @@ import httpx
 import psutil
 from selenium.webdriver import Chrome
 
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from lake.tables import create_lake
 from tests.local.lake import (
     START,
@@ -174,9 +174,7 @@ def main(topics: int, quick: bool) -> None:
                 "cores": round(used, 2),
                 "resident_mb": resident_mb(page),
             }
-    print(json.dumps(report, indent=2))
-    if not quick:
-        write_report("page", report)
+    publish("page", report, quick)
 
 
 def resident_mb(process: psutil.Process) -> int:

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,24 @@ def write_report(name: str, report: Mapping[str, Any]) -> None:
     dated = {"date": "", "machine": machine_now(), **report} | {"date": today}
     (FOLDER / f"{name}.json").write_text(json.dumps(dated, indent=2) + "\n")
     PAGE.write_text(results_page())
+
+
+def publish(name: str, report: Mapping[str, Any], quick: bool) -> None:
+    """Print a benchmark's tables; put them on record too, unless it was only a quick look."""
+    print("\n".join(_tables(dict(report), ())))
+    if not quick:
+        write_report(name, report)
+
+
+def print_row(row: Mapping[str, Any]) -> None:
+    """Print the figures of a row as soon as they are known."""
+    print(_inline(row), flush=True)
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """Return the value below which `share` of all are."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def recorded_report(name: str) -> dict[str, Any]:

@@ -8,8 +8,6 @@ and writes benchmarks/restart.json.
 
 from __future__ import annotations
 
-import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +19,7 @@ from benchmarks.feeds import consumers_message
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.job_process import IngestionCounter, JobProcess, warm
 from benchmarks.jobs import batches_of, on_a_broker
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
 from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
@@ -43,9 +41,7 @@ def main(quick: bool) -> None:
     for topics in QUICK_TOPICS if quick else TOPICS:
         with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, MOST) as settings:
             results[str(topics)] = _measure(settings, Path(work), topics, 1 if quick else RESTARTS)
-        _show(topics, results[str(topics)])
-    if not quick:
-        write_report("restart", {"machine": machine, "topics": results})
+    publish("restart", {"machine": machine, "topics": results}, quick)
 
 
 def _measure(settings: Settings, work: Path, topics: int, restarts: int) -> dict[str, Any]:
@@ -95,13 +91,6 @@ def _restart(job: JobProcess, settings: Settings, sender: MessageSender, fleet: 
         "operator": round(rows[0]["operator_ms"] / 1000, 2),
         **{f"cpu {name}": round(seconds, 1) for name, seconds in job.seconds().items()},
     }
-
-
-def _show(topics: int, figures: dict[str, Any]) -> None:
-    print(f"\n{topics:,} topics of {SEGMENTS}; load {os.getloadavg()[1]:.2f}; resident MB {figures['resident_mb']}")
-    for name in figures["restarts"][0]:
-        values = [restart[name] for restart in figures["restarts"]]
-        print(f"  restart, {name:30}{statistics.median(values):8.2f} s   ({min(values)} to {max(values)})")
 
 
 def _now() -> int:

@@ -18,7 +18,7 @@ from selenium.webdriver import Chrome
 
 from benchmarks.history import TopicDay, topic_name, write_history
 from benchmarks.page import first_paint, resident_mb, served
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, publish
 from tests.web.browser.chromium import chromium
 
 DAYS, TOPICS = 30, 20
@@ -56,9 +56,7 @@ def main(quick: bool) -> None:
                     "river_seconds": round(sorted(seconds for _, seconds in draws)[1], 3),
                     "resident_mb": resident_mb(page),
                 }
-                print(window, report[window], flush=True)
-    if not quick:
-        write_report("rivers", report)
+    publish("rivers", report, quick)
 
 
 if __name__ == "__main__":

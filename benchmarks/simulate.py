@@ -22,7 +22,7 @@ import numpy as np
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.shapes import SHAPES, ShapedDemand
 from anabranch.simulation.topics.timeline import STEP_MS, Source, Timeline, Window, even_slices
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, print_row, publish
 from decisions.autoscale.policy import PROFILES
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
@@ -89,8 +89,6 @@ def _recorded_day(random: np.random.Generator, begin: int, end: int, last: np.nd
 def main(quick: bool, large: bool) -> None:
     """Measures, prints, writes."""
     report: dict[str, Any] = {"machine": machine_now(), "rows": []}
-    print(f"{report['machine']}\n")
-    print("demand    topics  hours  policies  actions  topic-hours/CPU s   floor's  times the floor", flush=True)
     sizes = [(name, 200, 24.0, 5) for name in (RECORDED, *SHAPES)]
     if not quick:
         sizes += [(RECORDED, topics, 24.0, policies) for topics, policies in ((10, 1), (10, 5), (1_000, 1), (1_000, 5))]
@@ -100,9 +98,7 @@ def main(quick: bool, large: bool) -> None:
     if large:
         report["rows"].append(_row(RECORDED, 1_000, 720.0, 5, rounds=1))
     report["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    print(f"\nmost memory: {report['peak_mb']} MB")
-    if not quick:
-        write_report("simulate", report)
+    publish("simulate", report, quick)
 
 
 def policies_of(count: int) -> dict[str, ConfiguredPolicy]:
@@ -125,19 +121,10 @@ def _row(name: str, topics: int, hours: float, policies: int, rounds: int) -> di
         floors.append(_timed(lambda: _floor(source(), policies))[0])
     actions = sum(len(outcome.actions.at) for outcome in outcomes.values())
     speed, floor = topic_hours / statistics.median(seconds), topic_hours / statistics.median(floors)
-    cells = (
-        f"{name:9} {topics:6} {hours:6g} {policies:9} {actions:8,} {speed:18,.0f} {floor:9,.0f} {floor / speed:16.1f}"
-    )
-    print(cells, flush=True)
-    return {
-        "demand": name,
-        "topics": topics,
-        "hours": hours,
-        "policies": policies,
-        "actions": actions,
-        "topic_hours_per_cpu_second": speed,
-        "floor": floor,
-    }
+    row = {"demand": name, "topics": topics, "hours": hours, "policies": policies, "actions": actions}
+    row |= {"topic_hours_per_cpu_second": speed, "floor": floor}
+    print_row(row)
+    return row
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -34,7 +34,7 @@ from benchmarks.fleet import BenchmarkFleet, InColumns, MessageSender
 from benchmarks.floors import measure_floors
 from benchmarks.jobs import batches_of, on_a_broker, seconds_between
 from benchmarks.processes import folder_bytes, resident_mb, seconds_by_part
-from benchmarks.record import machine_now, recorded_report, write_report
+from benchmarks.record import machine_now, print_row, recorded_report, write_report
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
 from schemas.kafka.topics import CONTROL_EVENTS
@@ -130,7 +130,7 @@ def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
     for name, chosen in (QUICK if quick else CASES).items():
         if only in (None, name):
             result = measured(chosen)
-            _show(name, result)
+            print_row({name: result})
             if not quick:
                 cases = recorded_report("stream")["cases"]
                 cases = {recorded: cases[recorded] for recorded in CASES if recorded in cases} | {name: result}
@@ -303,30 +303,6 @@ def _batch_seconds(row: dict[str, Any]) -> float:
 
 def _samples(rows: list[dict[str, Any]]) -> int:
     return sum(row["samples"] for row in rows)
-
-
-def _show(name: str, figures: dict[str, Any]) -> None:
-    floors, job = figures["floors"], figures["job"]
-    print(
-        f"\n{name}: {figures['topics']:,} topics of {figures['segments']}, {figures['significant']:.0%} significant, "
-        f"{job['accepted']:.0%} accepted, {figures['reporters']} reporters a topic; load {figures['load']}"
-    )
-    lines = (*floors.items(), (f"the job, over {job['seconds']:.0f} s", job["samples_per_second"]))
-    for line, rate in lines:
-        print(f"  {line:32}{rate:12,.0f} samples/s {rate / floors['read and shuffle']:7.2f} of the first floor")
-    print("  meanwhile: " + ", ".join(f"{count:,} {kind}" for kind, count in job["meanwhile"].items()))
-    print(f"  operator {job['operator_us_per_sample']} us a sample; a batch {job['batch_seconds']:.2f} s")
-    print(f"  the first batches, with all layouts: {job['first_batches_seconds']} s")
-    spent = figures["core_seconds_per_million"]
-    print(f"  core-seconds a million samples: {sum(spent.values()):.2f}")
-    print("    " + ", ".join(f"{part} {seconds:.2f}" for part, seconds in spent.items()))
-    print(f"  checkpoint {figures['checkpoint_mb']:,} MB; resident MB {figures['resident_mb']}")
-    print(f"  by tenth of the run: {', '.join(format(rate, ',') for rate in job['by_tenth'])}")
-    if figures["ticks"]:
-        print(
-            "  after a start of the query: its first batch {first batch:.2f} s, the first tick over every topic "
-            "{first:.2f} s, steady {steady:.2f} s".format_map(figures["ticks"])
-        )
 
 
 if __name__ == "__main__":

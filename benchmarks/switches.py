@@ -24,18 +24,12 @@ from typing import Any
 import click
 import psutil
 
-from anabranch.local.bookies.programs import ensure_programs
-from anabranch.local.setup import ensure_jars
+from benchmarks.bookies import two_clusters
 from benchmarks.processes import descendants, resident_kb
-from benchmarks.record import machine_now, write_report
+from benchmarks.record import machine_now, print_row, publish
 from lake.rows import WholeTables
-from schemas.settings.root import load_settings
 from schemas.tables.rows import DECISIONS, OUTCOMES
-from tests.bookkeeper.conftest import BookKeepers
 from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
-from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
-from tests.harness.ledger_writer import LedgerWriter
-from tests.harness.zookeeper import EmbeddedZooKeeper
 
 SIZES, KILLED_SIZE, QUICK_SIZE = (1_000, 4_000, 16_000), 4_000, 500
 KILLED_AFTER_S = (2.0, 12.0)
@@ -50,13 +44,11 @@ def main(quick: bool) -> None:
     for size in (QUICK_SIZE,) if quick else SIZES:
         with _pulsar(size) as pulsar:
             figures = {"ledgers": size, "data_ledgers": size, **_switched(pulsar)}
-        print("  ".join(f"{name} {value}" for name, value in figures.items()), flush=True)
         report["sizes"].append(figures)
+        print_row(figures)
     with _pulsar(QUICK_SIZE if quick else KILLED_SIZE) as pulsar:
         report["killed"] = {"ledgers": QUICK_SIZE if quick else KILLED_SIZE, **_killed(pulsar, random.Random(3))}
-    print("killed:  " + "  ".join(f"{name} {value}" for name, value in report["killed"].items()))
-    if not quick:
-        write_report("switches", report)
+    publish("switches", report, quick)
 
 
 def _switched(pulsar: PulsarLike) -> dict[str, float]:
@@ -132,34 +124,18 @@ def _pulsar(size: int) -> Iterator[PulsarLike]:
 
     It has `size` ledgers of schemas and subscriptions, and as many of messages.
     """
-    settings = load_settings(environment={})
-    jars, programs = ensure_jars(settings, print), ensure_programs(settings, print)
-    with tempfile.TemporaryDirectory() as work:
-        folder = Path(work)
-        servers = [EmbeddedZooKeeper(folder / f"zookeeper-{index}", jars.zookeeper) for index in range(2)]
-        clusters = {
-            name: BookKeeperCluster(folder / name, programs.jars, server, bookies=2)
-            for name, server in zip(("old", "new"), servers, strict=True)
-        }
-        bookkeepers = BookKeepers(clusters, programs, folder, None, LedgerWriter(programs, folder))  # type: ignore[arg-type]
-        try:
-            for server in servers:
-                server.start()
-            start_clusters(*clusters.values())
-            with pulsar_like(bookkeepers, folder) as pulsar:
-                topics = size // 4
-                data = pulsar.ledgers(size, {"component": "managed-ledger"})
-                for index in range(topics):
-                    pulsar.topic(f"s{index}", data[index::topics])
-                pulsar.populate(schemas=topics, cursors=size // 2)
-                pulsar.register()
-                yield pulsar
-        finally:
-            bookkeepers.writer.close()
-            for cluster in clusters.values():
-                cluster.stop()
-            for server in servers:
-                server.kill()
+    with (
+        tempfile.TemporaryDirectory() as work,
+        two_clusters(Path(work), bookies=2) as bookkeepers,
+        pulsar_like(bookkeepers, Path(work)) as pulsar,
+    ):
+        topics = size // 4
+        data = pulsar.ledgers(size, {"component": "managed-ledger"})
+        for index in range(topics):
+            pulsar.topic(f"s{index}", data[index::topics])
+        pulsar.populate(schemas=topics, cursors=size // 2)
+        pulsar.register()
+        yield pulsar
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ import gc
 import json
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,13 +21,14 @@ from random import Random
 from typing import Any
 
 import click
-import pyarrow as pa
 
-from benchmarks.record import write_report
+from benchmarks.engine import arrow_batch, stored_after, stored_bytes
+from benchmarks.processes import apart, resident_kb
+from benchmarks.record import print_row, publish
 from decisions.topic.layout import SegmentLayout
 from engine.families import bucket_engine, bucket_packer, unpack_rows
-from engine.kernel.packed import Packed, StoredPart, Written, WrittenPart
-from engine.kernel.records import RAW_SCHEMA, RawRecord
+from engine.kernel.packed import Packed
+from engine.kernel.records import RawRecord
 from engine.kernel.settings import EngineSettings
 from schemas.kafka.messages import LayoutEvent
 
@@ -38,41 +37,27 @@ SEGMENTS = 10
 BUCKETS_A_WORKER = 8
 NOW = 1_763_660_000_000
 MINUTE = 60_000
-STEPS = ("layouts", "first tick", "every hold", "steady tick", "unpacking", "tick after")
-_INPUT = pa.schema(
-    [*(field for field in RAW_SCHEMA if field.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())]
-)
 _AT_ONCE = 5_000
 _POLICY = {"v": 1, "type": "policy", "scope": "cluster", "profile": "default", "policy": None, "at": NOW}
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
-@click.option("--one", type=int, hidden=True)
-@click.option("--after", hidden=True)
-def main(quick: bool, one: int | None, after: str | None) -> None:
+def main(quick: bool) -> None:
     """Measures each size in a process of its own, prints, writes."""
-    if one is not None or after is not None:
-        print(json.dumps(measure(one) if one is not None else measure_after(Path(after or ""))))
-        return
-    print(f"{'topics':>8} " + " ".join(f"{name:>12}" for name in STEPS) + "  | bytes a topic, a hold, stored")
     rows = []
     for topics in SIZES[:-1] if quick else SIZES:
-        command = [sys.executable, "-m", "benchmarks.ticks", "--one", str(topics)]
-        row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        rows.append(row)
-        print(
-            f"{topics:>8,} "
-            + " ".join(f"{row['seconds'][name] * 1000:>9.1f} ms" for name in STEPS)
-            + f"  | {row['memory_per_topic']:,.0f}, {row['bytes_per_hold']:.0f}, {row['stored_per_topic']:,.0f}"
-        )
-    if not quick:
-        report = {"segments": SEGMENTS, "cores": os.cpu_count(), "rows": rows}
-        write_report("ticks", report)
+        with tempfile.NamedTemporaryFile() as file:
+            rows.append(apart(measure, topics, file.name))
+            after = apart(measure_after, file.name)
+        rows[-1]["seconds"] |= after["seconds"]
+        rows[-1] |= {f"{name}_per_topic": after[name] / topics for name in ("memory", "stored")}
+        print_row(rows[-1])
+    publish("ticks", {"segments": SEGMENTS, "cores": os.cpu_count(), "rows": rows}, quick)
 
 
-def measure(topics: int) -> dict[str, Any]:
-    """One bucket through all steps but those after a restart."""
+def measure(topics: int, file: str) -> dict[str, Any]:
+    """One bucket through all steps but those after a restart; the file has its state then."""
     bucket = _Bucket(Packed())
     bucket.batch(NOW, [_record(0, "*", _POLICY)])
     layouts = list(_layouts(topics))
@@ -83,28 +68,16 @@ def measure(topics: int) -> dict[str, Any]:
     seconds["every hold"] = bucket.tick(NOW + 2 * MINUTE + 1)
     held, bytes_of_holds = bucket.holds, bucket.bytes_of_holds
     seconds["steady tick"] = min(bucket.tick(NOW + 2 * MINUTE + number) for number in range(2, 6))
-    with tempfile.NamedTemporaryFile() as file:
-        pickle.dump(bucket.packed, file)
-        file.flush()
-        command = [sys.executable, "-m", "benchmarks.ticks", "--after", file.name]
-        after = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return {
-        "topics": topics,
-        "seconds": {**seconds, **after["seconds"]},
-        "holds": held,
-        "bytes_per_hold": bytes_of_holds / held,
-        "memory_per_topic": after["memory"] / topics,
-        "stored_per_topic": after["stored"] / topics,
-    }
+    Path(file).write_bytes(pickle.dumps(bucket.packed))
+    return {"topics": topics, "seconds": seconds, "holds": held, "bytes_per_hold": bytes_of_holds / held}
 
 
-def measure_after(file: Path) -> dict[str, Any]:
+def measure_after(file: str) -> dict[str, Any]:
     """Measure a worker that takes over a stored bucket, and as many like it as a state partition has."""
-    before, measured = _resident(), []
+    before, measured = resident_kb(os.getpid()), []
     for _ in range(BUCKETS_A_WORKER):
-        with file.open("rb") as opened:
-            bucket = _Bucket(pickle.load(opened))
-        stored = sum(len(part.base) + sum(map(len, part.log)) for part in bucket.packed.parts.values())
+        bucket = _Bucket(pickle.loads(Path(file).read_bytes()))
+        stored = stored_bytes(bucket.packed)
         unpacking = bucket.batch(NOW + 3 * MINUTE, [])
         bucket.packed = Packed(bucket.packed.fingerprint)
         measured.append((bucket, unpacking, bucket.tick(NOW + 3 * MINUTE + 1)))
@@ -112,7 +85,7 @@ def measure_after(file: Path) -> dict[str, Any]:
         gc.collect()
         gc.freeze()
     seconds = {"unpacking": min(entry[1] for entry in measured), "tick after": min(entry[2] for entry in measured)}
-    return {"seconds": seconds, "memory": (_resident() - before) / len(measured), "stored": stored}
+    return {"seconds": seconds, "memory": (resident_kb(os.getpid()) - before) * 1024 / len(measured), "stored": stored}
 
 
 class _Bucket:
@@ -146,29 +119,16 @@ class _Bucket:
         spent = time.process_time() - started
         gc.enable()
         self.holds, self.bytes_of_holds = output.counts.holds, len(bodies.get("holds", b""))
-        self.packed = _stored(self.packed, written)
+        self.packed = stored_after(self.packed, written)
         return spent
 
     def _unpacked(self, now: int, records: list[RawRecord]) -> tuple[Any, tuple[Any, ...]]:
         if not records:
             return [], ()
-        cells = list(zip(*[(*record[:7], now, 0) for record in records], strict=True))
-        arrays = [pa.array(column, field.type) for column, field in zip(cells, _INPUT, strict=True)]
-        batches = self._packer(iter([pa.RecordBatch.from_arrays(arrays, schema=_INPUT)]))
+        batches = self._packer(iter([arrow_batch([(*record[:7], now, 0) for record in records])]))
         rows = [row for batch in batches for row in batch.to_pylist()]
         packed, *further = unpack_rows([row["kind"] for row in rows], [row["body"] for row in rows])
         return packed, tuple(further)
-
-
-def _stored(before: Packed, written: Written) -> Packed:
-    parts = dict(before.parts)
-    for name, new in written.parts.items():
-        old, change = parts.get(name, StoredPart()), new or WrittenPart()
-        if change.base is not None:
-            parts[name] = StoredPart(change.base)
-        elif change.entry is not None:
-            parts[name] = StoredPart(old.base, (*old.log, change.entry))
-    return Packed(written.fingerprint, parts)
 
 
 def _layouts(topics: int) -> Iterator[RawRecord]:
@@ -207,11 +167,6 @@ def _raw(source: str, offset: int, key: str, value: bytes) -> RawRecord:
 
 def _name(number: int) -> str:
     return f"topic://acme/shop/orders-{number:07}"
-
-
-def _resident() -> int:
-    """Memory of this process, bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":
