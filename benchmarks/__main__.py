@@ -28,7 +28,6 @@ BENCHMARKS = (
     "simulate",
     "backtest",
     "page",
-    "rivers",
 )
 
 

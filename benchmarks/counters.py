@@ -8,7 +8,6 @@ nobody acts but this program, which splits the busiest segment twice. The broker
 
 from __future__ import annotations
 
-import argparse
 import re
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 from confluent_kafka import Consumer
 
@@ -158,18 +158,17 @@ def compare(
     return rows
 
 
-def main() -> None:
+@click.command()
+@click.option("--minutes", default=10.0, show_default=True)
+@click.option("--quick", is_flag=True, help="A minute.")
+def main(minutes: float, quick: bool) -> None:
     """Measures, prints a table and writes the JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--quick", action="store_true")
-    chosen = parser.parse_args()
-    seconds = 60 if chosen.quick else chosen.minutes * 60
+    seconds = 60 if quick else minutes * 60
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         run = start(folder)
         try:
-            publish("counters", measure(folder, run, seconds), chosen.quick)
+            publish("counters", measure(folder, run, seconds), quick)
         finally:
             run.send_signal(signal.SIGTERM)
             run.wait(180)

@@ -10,7 +10,6 @@ nothing.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import click
 from confluent_kafka import Producer
 from pyspark.sql.streaming import StreamingQuery
 
@@ -55,12 +55,18 @@ ALONE = "alone"
 CASES = (ALONE, *FORMS)
 
 
-def main(quick: bool, cases: Sequence[str] = CASES) -> None:
+@click.command()
+@click.option("--quick", is_flag=True, help=f"{QUICK_EVENTS} events of each case instead of {EVENTS}.")
+@click.option(
+    "--case", "chosen", multiple=True, type=click.Choice(CASES), help="Only this; may be given several times."
+)
+def main(quick: bool, chosen: tuple[str, ...]) -> None:
     """Measures, prints, writes."""
+    cases = chosen or CASES
     events = QUICK_EVENTS if quick else EVENTS
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 50_000) as settings:
         report = {"machine": machine_now(), **_measure(settings, events, cases)}
-    publish("latency", report, quick or tuple(cases) != CASES)
+    publish("latency", report, quick or cases != CASES)
 
 
 def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str, Any]:
@@ -245,10 +251,4 @@ def _until(condition: Any, query: StreamingQuery, deadline_s: float = 180.0) -> 
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(prog="python -m benchmarks.latency")
-    arguments.add_argument(
-        "--quick", action="store_true", help=f"{QUICK_EVENTS} events of each case instead of {EVENTS}"
-    )
-    arguments.add_argument("--case", action="append", choices=CASES, help="only this; may be given several times")
-    given = arguments.parse_args()
-    main(given.quick, given.case or CASES)
+    main()

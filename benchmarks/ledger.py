@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import click
 
 from anabranch.query.sql import LakeSql
 from anabranch.query.views.catalogue import views
@@ -56,18 +57,17 @@ def ask(lake: str, name: str, once: bool) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: 200 topics.")
+@click.option("--topics", default=10_000, show_default=True)
+@click.option("--lake", "kept", type=click.Path(path_type=Path), help="A folder that keeps the history.")
+@click.option("--once", is_flag=True, help="Each question once.")
+def main(quick: bool, topics: int, kept: Path | None, once: bool) -> None:
     """A table, and the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--topics", type=int, default=10_000)
-    parser.add_argument("--lake", type=Path)
-    parser.add_argument("--once", action="store_true", help="each question once")
-    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        lake = arguments.lake or Path(folder) / "lake"
+        lake = kept or Path(folder) / "lake"
         if not (lake / "batches").is_dir():
-            write_history(str(lake), TopicDay(HOURS, 1).run(), 200 if arguments.quick else arguments.topics)
+            write_history(str(lake), TopicDay(HOURS, 1).run(), 200 if quick else topics)
         counts = {
             table: LakeSql(str(lake)).ask(f"SELECT count(*) AS n FROM {table}").read_all()["n"][0].as_py()
             for table in ("decisions", "holds", "outcomes", "events", "segment_load")
@@ -76,12 +76,12 @@ def main() -> None:
         results = {}
         for name in questions():
             try:
-                results[name] = apart(ask, str(lake), name, arguments.once)
+                results[name] = apart(ask, str(lake), name, once)
             except Exception as error:
                 print(f"{name:42} failed: {error!s:.120}", flush=True)
                 continue
             print_row({name: results[name]})
-    publish("ledger", {"machine": machine_now(), "rows": counts, "questions": results}, arguments.quick)
+    publish("ledger", {"machine": machine_now(), "rows": counts, "questions": results}, quick)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from benchmarks import profiles, record
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.growth import is_enough
 
-READS_ITS_ARGUMENTS_BEFORE_MAIN = {"latency"}
 
-
-@pytest.mark.parametrize("name", sorted({"__main__", "reality", "soak", *BENCHMARKS} - READS_ITS_ARGUMENTS_BEFORE_MAIN))
+@pytest.mark.parametrize("name", sorted({"__main__", "counters", "reality", "soak", *BENCHMARKS}))
 def test_help_is_printed_and_nothing_is_run(name, monkeypatch, capsys):
     main = import_module(f"benchmarks.{name}").main
     monkeypatch.setattr(sys, "argv", [name, "--help"])

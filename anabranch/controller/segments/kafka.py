@@ -29,8 +29,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -186,7 +184,7 @@ class KafkaSegments(SegmentStore):
             replicas = self._must_exist(segment)
             if not self._is_marked(segment):
                 self._wait_for_transactions(segment)
-                self._kafka.again(lambda: self._mark(segment))
+                self._kafka.again(lambda: self._kafka.change_settings(self._name(segment), SEALED))
             probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
             self._kafka.until(lambda: self._kafka.again(probe.is_refused))
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
@@ -311,11 +309,8 @@ class KafkaSegments(SegmentStore):
 
     def _is_marked(self, segment: str) -> bool:
         """Return whether the configuration says terminated; the leader may not have applied it yet."""
-        topic = ConfigResource(ResourceType.TOPIC, self._positions.partition_of(segment).topic)
-        (config,) = self._kafka.again(
-            lambda: self._kafka.answers(self._kafka.admin.describe_configs([topic], **self._kafka.limit))
-        )
-        return all(config[name].value == value for name, value in SEALED.items())
+        settings = self._kafka.again(lambda: self._kafka.settings(self._positions.partition_of(segment).topic))
+        return is_sealed(settings)
 
     def _wait_for_transactions(self, segment: str) -> None:
         end = time.monotonic() + self._kafka.timeout
@@ -327,13 +322,6 @@ class KafkaSegments(SegmentStore):
                 )
             time.sleep(DELAY_SECONDS)
 
-    def _mark(self, segment: str) -> None:
-        changes = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in SEALED.items()
-        ]
-        topic = ConfigResource(ResourceType.TOPIC, self._name(segment), incremental_configs=changes)
-        self._kafka.answers(self._kafka.admin.incremental_alter_configs([topic], **self._kafka.limit))
-
     def _settled_end(self, segment: str) -> int:
         end, since = self._positions.bounds(segment)[1], time.monotonic()
         while time.monotonic() < since + SETTLE_SECONDS:
@@ -342,3 +330,8 @@ class KafkaSegments(SegmentStore):
             if now != end:
                 end, since = now, time.monotonic()
         return end
+
+
+def is_sealed(settings: Mapping[str, str]) -> bool:
+    """Return whether a topic has the settings by which it takes no messages."""
+    return all(settings[name] == value for name, value in SEALED.items())

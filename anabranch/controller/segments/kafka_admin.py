@@ -14,7 +14,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ClusterMetadata,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random
 from tenacity.wait import wait_base
 
@@ -161,3 +168,25 @@ class KafkaAdmin:
         )
         if not retrying(condition):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def groups(self) -> list[str]:
+        """Return the ids of all consumer groups."""
+        listed = self.answer(self.admin.list_consumer_groups(**self.limit))
+        for error in listed.errors or []:
+            raise error if isinstance(error, KafkaException) else KafkaException(error)
+        return [group.group_id for group in listed.valid or []]
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """Return the settings of a topic."""
+        (settings,) = self.answers(
+            self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)], **self.limit)
+        )
+        return {name: entry.value for name, entry in settings.items()}
+
+    def change_settings(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Set some settings of a topic."""
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+        self.answers(self.admin.incremental_alter_configs([resource], **self.limit))

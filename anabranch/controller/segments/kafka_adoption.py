@@ -8,19 +8,13 @@ raise `SegmentStoreError`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-from anabranch.controller.segments.kafka import SEALED, SETTLE_SECONDS, TIMEOUT_SECONDS
+from anabranch.controller.segments.kafka import SEALED, SETTLE_SECONDS, TIMEOUT_SECONDS, is_sealed
 from anabranch.controller.segments.kafka_admin import NO_TOPIC, KafkaAdmin
 from anabranch.controller.segments.kafka_groups import end_readers
 from anabranch.controller.segments.kafka_names import SEGMENT_PREFIX, KafkaPartition
@@ -86,10 +80,10 @@ class TopicAdoption:
     def seal(self, partitions: int) -> None:
         """Return when no partition takes messages any more, and none will expire."""
         with self._kafka.to(f"seal {self._name}"):
-            before = self._settings()
-            if not _is_sealed(before):
+            before = self._kafka.settings(self._name)
+            if not is_sealed(before):
                 self._refuse_probes(partitions, int(before["max.message.bytes"]))
-            self._change({**SEALED, **_KEPT})
+            self._kafka.change_settings(self._name, {**SEALED, **_KEPT})
             for number in range(partitions):
                 self._await_probe(PartitionProbe(self._kafka, KafkaPartition(self._name, number)), True)
 
@@ -98,7 +92,7 @@ class TopicAdoption:
 
         A leader with the old settings refuses these probes too, for their size: they become messages nowhere.
         """
-        self._change({**_PROBED, "max.message.bytes": str(max_bytes + 2 * PROBE_BYTES)})
+        self._kafka.change_settings(self._name, {**_PROBED, "max.message.bytes": str(max_bytes + 2 * PROBE_BYTES)})
         for number in range(partitions):
             partition = KafkaPartition(self._name, number)
             self._await_probe(PartitionProbe(self._kafka, partition, max_bytes + PROBE_BYTES), False)
@@ -106,21 +100,9 @@ class TopicAdoption:
     def _await_probe(self, probe: PartitionProbe, refused: bool) -> None:
         self._kafka.until(lambda: self._kafka.again(probe.is_refused) is refused)
 
-    def _change(self, settings: Mapping[str, str]) -> None:
-        changes = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, self._name, incremental_configs=changes)
-        self._kafka.answers(self._kafka.admin.incremental_alter_configs([resource], **self._kafka.limit))
-
-    def _settings(self) -> dict[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, self._name)
-        (settings,) = self._kafka.answers(self._kafka.admin.describe_configs([resource], **self._kafka.limit))
-        return {name: entry.value for name, entry in settings.items()}
-
     def _read_settings(self, topic: PlainTopic) -> None:
-        settings = self._settings()
-        topic.is_sealed = _is_sealed(settings)
+        settings = self._kafka.settings(self._name)
+        topic.is_sealed = is_sealed(settings)
         if (policy := settings["cleanup.policy"]) != "delete":
             topic.problems.append(
                 f"its cleanup.policy is {policy}: compaction would remove messages of sealed segments"
@@ -150,10 +132,7 @@ class TopicAdoption:
         return [offsets[number] for number in numbers]
 
     def _read_groups(self, topic: PlainTopic, numbers: Sequence[int]) -> None:
-        listed = self._kafka.answer(self._kafka.admin.list_consumer_groups(**self._kafka.limit))
-        for error in listed.errors or []:
-            raise error if isinstance(error, KafkaException) else KafkaException(error)
-        for group in sorted(group.group_id for group in listed.valid or []):
+        for group in sorted(self._kafka.groups()):
             if group.startswith(SEGMENT_PREFIX):
                 continue
             committed = self._committed(group, numbers)
@@ -190,10 +169,6 @@ class TopicAdoption:
                 )
             positions.append(end if position is None else max(position, first))
         topic.positions[group] = positions
-
-
-def _is_sealed(settings: Mapping[str, str]) -> bool:
-    return all(settings[name] == value for name, value in SEALED.items())
 
 
 def wait_quietly(seconds: float) -> None:

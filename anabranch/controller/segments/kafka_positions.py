@@ -53,7 +53,7 @@ class Positions:
 
     def named(self, segment: str) -> list[str]:
         """Return the subscriptions that have a group."""
-        groups = self._kafka.again(self._groups)
+        groups = self._kafka.again(self._kafka.groups)
         subscriptions = (subscription_of(group, segment, self._life) for group in groups)
         return sorted(subscription for subscription in subscriptions if subscription is not None)
 
@@ -140,12 +140,6 @@ class Positions:
             )
         )
         return int(listed.offset)
-
-    def _groups(self) -> list[str]:
-        listed = self._kafka.answer(self._kafka.admin.list_consumer_groups(**self._kafka.limit))
-        for error in listed.errors or []:
-            raise error if isinstance(error, KafkaException) else KafkaException(error)
-        return [group.group_id for group in listed.valid or []]
 
     def _of(self, segment: str, names: list[str]) -> dict[str, int]:
         groups = {group_id(segment, name, self._life): name for name in names}

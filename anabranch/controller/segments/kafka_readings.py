@@ -109,11 +109,9 @@ class SegmentReadings:
 
     def groups(self) -> list[tuple[str, str]]:
         """Return Kafka topic and subscription of each group that may hold a segment's position."""
-        with self._asking() as admin:
-            listed = self._kafka.answer(admin.list_consumer_groups(**self._kafka.limit))
-            for error in listed.errors or []:
-                raise error if isinstance(error, KafkaException) else KafkaException(error)
-        parts = (group.group_id.partition("#") for group in listed.valid or [])
+        with self._asking():
+            groups = self._kafka.groups()
+        parts = (group.partition("#") for group in groups)
         return [(kafka_topic, subscription) for kafka_topic, separator, subscription in parts if separator]
 
     def position(self, kafka_topic: str, subscription: str) -> int | None:
