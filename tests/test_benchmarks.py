@@ -13,7 +13,7 @@ from benchmarks.__main__ import BENCHMARKS
 from benchmarks.growth import is_enough
 
 
-@pytest.mark.parametrize("name", sorted({"__main__", "counters", "reality", "soak", *BENCHMARKS}))
+@pytest.mark.parametrize("name", sorted({"__main__", "reality", "soak", *BENCHMARKS}))
 def test_help_is_printed_and_nothing_is_run(name, monkeypatch, capsys):
     main = import_module(f"benchmarks.{name}").main
     monkeypatch.setattr(sys, "argv", [name, "--help"])
