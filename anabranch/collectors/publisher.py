@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -33,29 +32,6 @@ _CONFIG = {
     # librdkafka logs every attempt to connect; the same errors arrive in `error_cb`.
     "log_level": 0,
 }
-
-
-class RecordOutlet(Protocol):
-    """Destination of records: `RecordPublisher`, or a list in a test."""
-
-    waiting: int
-    samples_waiting: int
-    lost: int
-    sent: int
-    trouble: str | None
-
-    @property
-    def has_room(self) -> bool:
-        """Return whether announcements are accepted."""
-
-    def announce(self, record: KafkaRecord) -> None:
-        """Accept an announcement."""
-
-    def report(self, record: KafkaRecord) -> None:
-        """Accept samples."""
-
-    def poll(self) -> None:
-        """Process delivery confirmations."""
 
 
 class RecordPublisher:

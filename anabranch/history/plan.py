@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from anabranch.history.replay.report import ReplayRecord
+from anabranch.history.recorded import RecordedHistory
 from decisions.autoscale.answers import Hold
 from decisions.autoscale.decide import decide
 from decisions.autoscale.rates import segment_overload
@@ -65,7 +65,7 @@ class Plan:
 
 
 def make_plan(
-    recorded: ReplayRecord, configured: ConfiguredPolicy, topics: Collection[str] | None = None
+    recorded: RecordedHistory, configured: ConfiguredPolicy, topics: Collection[str] | None = None
 ) -> Plan | None:
     """Return the decisions of a tick at the end of the record; None: it has no batch.
 

@@ -122,14 +122,7 @@ def answer_to_wire(
     keys = None if hot_keys is None else [HotKeyRecord(**key._asdict()) for key in hot_keys]
     gates = [
         GateReading(
-            gate=reading.gate.value,
-            measured=reading.measured,
-            limit=reading.limit,
-            margin=reading.margin,
-            eligible_at=reading.eligible_at,
-            passed=reading.passed,
-            segment=reading.segment,
-            detail=reading.detail,
+            **{name: getattr(reading, name) for name in Reading.__struct_fields__} | {"gate": reading.gate.value}
         )
         for reading in answer.gates
     ]

@@ -90,40 +90,12 @@ def _reading_waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
 # The gates
 
 
-def _switched_off(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _empty_readings(len(fleet))
-
-
-def _in_flight(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _empty_readings(len(fleet))._replace(measured=(fleet.now - fleet.opened_at).astype(np.float64))
-
-
 def _retry_backoff(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     first = policy.retry_backoff_ms
     if first >= MAX_BACKOFF_MS:
         return _reading_waited(fleet.now, fleet.failed_at, first)
     pause = np.minimum(first << np.clip(fleet.failures - 1, 0, MAX_DOUBLINGS), MAX_BACKOFF_MS)
     return _reading_waited(fleet.now, fleet.failed_at, pause)
-
-
-def _max_segments(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_below(np.diff(fleet.offsets), policy.max_segments)
-
-
-def _split_cooldown(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_waited(fleet.now, fleet.last_split_at, policy.split_cooldown_ms)
-
-
-def _consumer_demand(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_above(fleet.required, np.diff(fleet.offsets))
-
-
-def _entry_buckets(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_above(fleet.sharing, np.add.reduceat(np.maximum(fleet.buckets, 1), fleet.offsets[:-1]))
-
-
-def _load_missing(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_below(np.add.reduceat(np.isnan(fleet.rates[0]).astype(np.int64), fleet.offsets[:-1]), 0)
 
 
 def _load_stale(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
@@ -135,22 +107,6 @@ def _load_stale(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
 def _split_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     overload = np.where(_known_loads(fleet, policy), _largest_ratio(fleet, policy.split_thresholds), -np.inf)
     return _reading_above(np.minimum(np.maximum.reduceat(overload, fleet.offsets[:-1]), MAX_RATIO), 1.0)
-
-
-def _unsplittable(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_above(np.ones(len(fleet)), 1.0)
-
-
-def _min_segments(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_above(np.diff(fleet.offsets), policy.min_segments)
-
-
-def _merge_cooldown(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_waited(fleet.now, fleet.last_merge_at, policy.merge_cooldown_ms)
-
-
-def _merge_consumers(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _reading_above(np.diff(fleet.offsets), fleet.required)
 
 
 def _merge_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
@@ -198,21 +154,31 @@ def _settling(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
 
 
 _READERS: Mapping[Gate, Callable[[SnapshotColumns, Policy], FleetReadings]] = {
-    Gate.INVALID_POLICY: _switched_off,
-    Gate.DISABLED: _switched_off,
-    Gate.IN_FLIGHT: _in_flight,
+    Gate.INVALID_POLICY: lambda fleet, policy: _empty_readings(len(fleet)),
+    Gate.DISABLED: lambda fleet, policy: _empty_readings(len(fleet)),
+    Gate.IN_FLIGHT: lambda fleet, policy: _empty_readings(len(fleet))._replace(
+        measured=(fleet.now - fleet.opened_at).astype(np.float64)
+    ),
     Gate.RETRY_BACKOFF: _retry_backoff,
-    Gate.MAX_SEGMENTS: _max_segments,
-    Gate.SPLIT_COOLDOWN: _split_cooldown,
-    Gate.CONSUMER_DEMAND: _consumer_demand,
-    Gate.ENTRY_BUCKETS: _entry_buckets,
-    Gate.LOAD_MISSING: _load_missing,
+    Gate.MAX_SEGMENTS: lambda fleet, policy: _reading_below(np.diff(fleet.offsets), policy.max_segments),
+    Gate.SPLIT_COOLDOWN: lambda fleet, policy: _reading_waited(
+        fleet.now, fleet.last_split_at, policy.split_cooldown_ms
+    ),
+    Gate.CONSUMER_DEMAND: lambda fleet, policy: _reading_above(fleet.required, np.diff(fleet.offsets)),
+    Gate.ENTRY_BUCKETS: lambda fleet, policy: _reading_above(
+        fleet.sharing, np.add.reduceat(np.maximum(fleet.buckets, 1), fleet.offsets[:-1])
+    ),
+    Gate.LOAD_MISSING: lambda fleet, policy: _reading_below(
+        np.add.reduceat(np.isnan(fleet.rates[0]).astype(np.int64), fleet.offsets[:-1]), 0
+    ),
     Gate.LOAD_STALE: _load_stale,
     Gate.SPLIT_THRESHOLDS: _split_thresholds,
-    Gate.UNSPLITTABLE: _unsplittable,
-    Gate.MIN_SEGMENTS: _min_segments,
-    Gate.MERGE_COOLDOWN: _merge_cooldown,
-    Gate.MERGE_CONSUMERS: _merge_consumers,
+    Gate.UNSPLITTABLE: lambda fleet, policy: _reading_above(np.ones(len(fleet)), 1.0),
+    Gate.MIN_SEGMENTS: lambda fleet, policy: _reading_above(np.diff(fleet.offsets), policy.min_segments),
+    Gate.MERGE_COOLDOWN: lambda fleet, policy: _reading_waited(
+        fleet.now, fleet.last_merge_at, policy.merge_cooldown_ms
+    ),
+    Gate.MERGE_CONSUMERS: lambda fleet, policy: _reading_above(np.diff(fleet.offsets), fleet.required),
     Gate.MERGE_THRESHOLDS: _merge_thresholds,
     Gate.MAX_DAG_DEPTH: _max_dag_depth,
     Gate.MERGE_CAPACITY: _merge_capacity,

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import pydantic_core
+from pydantic.alias_generators import to_camel
 
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past, depths_after_layout, faded_depth, made_at, past_after_layout, shallow_at
@@ -210,7 +212,7 @@ def snapshot_from_wire(
         now=wire.now,
         trigger=wire.trigger,
         layout=SegmentLayout.from_metadata(wire.layout),
-        loads={number: _read_load(record) for number, record in wire.loads.items()},
+        loads={number: Load(**dict(record)) for number, record in wire.loads.items()},
         consumers={name: (count.type, count.count) for name, count in wire.consumers.items()},
         policy=_resolve_policies(
             profile, _override_values(wire.policy), None if over is None else _override_values(over)
@@ -272,18 +274,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     """
     head = {"topic": snapshot.topic, "now": snapshot.now, "trigger": snapshot.trigger}
     loads = {
-        str(number): _set_fields(
-            {
-                "msgRateIn": load.msg_rate_in,
-                "bytesRateIn": load.bytes_rate_in,
-                "msgRateOut": load.msg_rate_out,
-                "bytesRateOut": load.bytes_rate_out,
-                "modifiedAt": load.modified_at,
-                "seenAt": load.seen_at,
-                "coldSince": load.cold_since,
-                "returnedAfter": load.returned_after,
-            }
-        )
+        str(number): _set_fields(dict(zip(_LOAD_NAMES, _load_values(load), strict=True)))
         for number, load in snapshot.loads.items()
     }
     consumers = {name: {"type": kind, "count": count} for name, (kind, count) in snapshot.consumers.items()}
@@ -293,15 +284,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
             "lastSplitAt": snapshot.last_split_at,
             "lastMergeAt": snapshot.last_merge_at,
             "lastRebucketAt": snapshot.last_rebucket_at,
-            "inFlight": None
-            if decision is None
-            else _set_fields(
-                {
-                    "decisionId": decision.decision_id,
-                    "since": decision.since,
-                    "action": decision.action,
-                }
-            ),
+            "inFlight": None if decision is None else _set_fields(dict(zip(_OPEN_NAMES, decision, strict=True))),
             "failures": snapshot.failures,
             "failedAt": snapshot.failed_at,
             "failedAction": snapshot.failed_action,
@@ -310,7 +293,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
             else {str(number): depth for number, depth in snapshot.merge_depths.items()},
             "pasts": None
             if snapshot.pasts is None
-            else {str(number): past_fields(past) for number, past in snapshot.pasts.items()},
+            else {str(number): dict(zip(_PAST_NAMES, past, strict=True)) for number, past in snapshot.pasts.items()},
             "hotKeys": [hot_key_fields(key) for key in snapshot.hot_keys] or None,
             "delivery": snapshot.delivery and snapshot.delivery.model_dump(by_alias=True, exclude_none=True),
         }
@@ -321,28 +304,9 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     )
 
 
-def past_fields(past: Past) -> dict[str, object]:
-    """A past by its names on the wire."""
-    return {
-        "at": past.at,
-        "made": past.made,
-        "regrets": past.regrets,
-        "returnedAfter": past.returned_after,
-        "finest": past.finest,
-    }
-
-
 def hot_key_fields(key: HotKey) -> dict[str, object]:
     """A hot key by its names on the wire."""
-    return {
-        "start": key.start,
-        "end": key.end,
-        "withinStart": key.within_start,
-        "withinEnd": key.within_end,
-        "overload": key.overload,
-        "foundAt": key.found_at,
-        "tries": key.tries,
-    }
+    return dict(zip(_HOT_KEY_NAMES, key, strict=True))
 
 
 def _set_fields(fields: dict[str, Any]) -> dict[str, Any]:
@@ -353,19 +317,10 @@ def _json_text(value: object) -> str:
     return pydantic_core.to_json(value).decode()
 
 
-def _read_load(record: LoadRecord) -> Load:
-    return Load(
-        record.msg_rate_in,
-        record.bytes_rate_in,
-        record.msg_rate_out,
-        record.bytes_rate_out,
-        record.modified_at,
-        record.seen_at,
-        record.cold_since,
-        record.returned_after,
-    )
-
-
+_LOAD_NAMES, _PAST_NAMES, _HOT_KEY_NAMES, _OPEN_NAMES = (
+    [to_camel(name) for name in names] for names in (Load.__slots__, Past._fields, HotKey._fields, OpenAction._fields)
+)
+_load_values = attrgetter(*Load.__slots__)
 _FIELDS = tuple(AutoScalePolicyOverride.model_fields)
 _Values = tuple[object, ...]
 

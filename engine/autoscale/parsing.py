@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from decisions.topic.layout import LayoutError, SegmentLayout
 from engine.autoscale.layouts import ReadLayout, layout_of_model, plain_layout
-from engine.kernel.family import Reading
+from engine.kernel.family import Reading, read_unchanged
 from schemas.codecs.plain_events import PlainConsumerEvent, PlainLayoutEvent
 from schemas.kafka.messages import (
     MAX_CLOCK_AHEAD_MS,
@@ -93,19 +93,15 @@ def read_samples(stats: SegmentStats | SegmentStatsColumns, now: int) -> Segment
     return stats
 
 
-def _as_it_is(message: Any, now: int) -> Any:
-    return message
-
-
 READINGS: dict[type, Reading] = {
     LayoutEvent: read_layout,
     PlainLayoutEvent: read_plain_layout,
-    LayoutsKnown: _as_it_is,
-    PlainConsumerEvent: _as_it_is,
+    LayoutsKnown: read_unchanged,
+    PlainConsumerEvent: read_unchanged,
     SegmentStats: read_samples,
     SegmentStatsColumns: read_samples,
-    ConsumerEvent: _as_it_is,
-    PolicyEvent: _as_it_is,
-    OutcomeEvent: _as_it_is,
+    ConsumerEvent: read_unchanged,
+    PolicyEvent: read_unchanged,
+    OutcomeEvent: read_unchanged,
 }
 """Reader by message model."""

@@ -6,9 +6,7 @@ rejected: they are the newest message about their cluster and hold it (`engine.b
 
 from __future__ import annotations
 
-from typing import Any
-
-from engine.kernel.family import Reading
+from engine.kernel.family import Reading, read_unchanged
 from schemas.kafka.broker_messages import (
     BalancerPolicies,
     BrokerLoadReport,
@@ -56,16 +54,12 @@ def _refuse_future(instant: int, now: int, subject: str) -> Rejected | None:
     )
 
 
-def _as_it_is(message: Any, now: int) -> Any:
-    return message
-
-
 READINGS: dict[type, Reading] = {
     LocalBrokerReport: read_report,
     BrokerLoadReport: read_report,
     BundleOwnership: read_circumstance,
     LiveBrokers: read_circumstance,
     BalancerPolicies: read_policies,
-    OutcomeEvent: _as_it_is,
+    OutcomeEvent: read_unchanged,
 }
 """Reader by message model."""

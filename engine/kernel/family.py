@@ -25,6 +25,11 @@ Returns a `Rejected` if the message is invalid, or None if a plain announcement 
 """
 
 
+def read_unchanged(message: Any, now: int) -> Any:
+    """Return the message: the `Reading` of one that needs nothing else."""
+    return message
+
+
 class RefusedPart(Protocol):
     """Refused part of an otherwise accepted message, with a dead letter of its own."""
 

@@ -1,8 +1,7 @@
 """Input and output of the stateful operator, as plain values and as Arrow and Spark schemas.
 
 `streaming.job.sources` and `engine.kernel.packing` build the input, `engine.kernel.bucket` and the families the output,
-which `streaming.sink.sink` reads. Rows of `schemas.tables.rows` that leave a bucket in columns have their columns here
-once more: a new one of `segment_load`, `holds` or `events` is added in both.
+which `streaming.sink.sink` reads.
 """
 
 from __future__ import annotations
@@ -13,6 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pydantic_core
+
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import EventRow, HoldRow, SegmentLoadRow, TableRow
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """Amount of output that a bucket buffers before emitting it; a single row may be larger."""
@@ -72,68 +74,23 @@ def arrival_key(record: RawRecord) -> tuple[int, str, int, int]:
     return (source_rank(record.source), record.source, record.partition, record.offset)
 
 
-LOAD_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("segment_id", pa.int64()),
-        ("msg_rate_in", pa.float64()),
-        ("bytes_rate_in", pa.float64()),
-        ("msg_rate_out", pa.float64()),
-        ("bytes_rate_out", pa.float64()),
-        ("reporter", pa.string()),
-        ("sampled_at", pa.int64()),
-        ("cause", pa.string()),
-        ("kafka_partition", pa.int64()),
-        ("kafka_offset", pa.int64()),
-        ("kafka_timestamp", pa.int64()),
-    ]
-)
-"""Accepted load records, the bulk of the output; instants are milliseconds."""
+def _columns_of(row: type[TableRow], *left_out: str) -> pa.Schema:
+    """Return the columns of a table without some; instants are milliseconds."""
+    return pa.schema(
+        [
+            (field.name, pa.int64() if pa.types.is_timestamp(field.type) else field.type)
+            for field in arrow_schema(row)
+            if field.name not in left_out
+        ]
+    )
 
-HOLD_SCHEMA = pa.schema(
-    [
-        ("family", pa.string()),
-        ("subject", pa.string()),
-        ("gate", pa.string()),
-        ("measured", pa.float64()),
-        ("limit", pa.float64()),
-        ("margin", pa.float64()),
-        ("eligible_at", pa.int64()),
-        ("trigger", pa.string()),
-        ("since", pa.int64()),
-        ("layout_epoch", pa.int64()),
-        ("layout_digest", pa.string()),
-        ("policy_digest", pa.string()),
-        ("engine_version", pa.string()),
-        ("seq", pa.int64()),
-    ]
-)
-"""Changed holds, of a whole fleet at a tick when its loads move; instants are milliseconds."""
 
-EVENT_SCHEMA = pa.schema(
-    [
-        ("subject", pa.string()),
-        ("type", pa.string()),
-        ("cause", pa.string()),
-        ("body", pa.string()),
-        ("at", pa.int64()),
-        ("kafka_topic", pa.string()),
-        ("kafka_partition", pa.int64()),
-        ("kafka_offset", pa.int64()),
-        ("kafka_timestamp", pa.int64()),
-        ("accepted_at", pa.int64()),
-        ("in_columns", pa.bool_()),
-        ("life", pa.int64()),
-        ("epoch", pa.int64()),
-        ("active_segments", pa.int64()),
-        ("decision_id", pa.string()),
-        ("subscription", pa.string()),
-        ("subscription_type", pa.string()),
-        ("consumers", pa.int64()),
-    ]
-)
-"""Accepted events, of a whole fleet when its layouts arrive; instants are milliseconds."""
-
+LOAD_SCHEMA = _columns_of(SegmentLoadRow, "accepted_at", "batch_id", "day")
+"""Accepted load records, the bulk of the output."""
+HOLD_SCHEMA = _columns_of(HoldRow, "inputs", "gates", "batch_id", "day")
+"""Changed holds, of a whole fleet at a tick when its loads move."""
+EVENT_SCHEMA = _columns_of(EventRow, "batch_id", "day")
+"""Accepted events, of a whole fleet when its layouts arrive."""
 LAYOUT_SCHEMA = pa.schema([("subject", pa.string()), ("active", pa.int32())])
 """Layouts, in order of arrival, that are new or were known when the state was decoded.
 

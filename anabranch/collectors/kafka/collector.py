@@ -21,7 +21,7 @@ from anabranch.collectors.announcements import load_records
 from anabranch.collectors.kafka.rates import WINDOW_READINGS
 from anabranch.collectors.kafka.segments import FollowedSegments, SegmentReport
 from anabranch.collectors.kafka.topics import ListedSegment, ListedTopic, ListedTopics
-from anabranch.collectors.publisher import RecordOutlet
+from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.sweep import Budget
 from anabranch.collectors.status import BrokerStatus, CollectorStatus, Troubles
 from schemas.settings.collect import CollectSettings
@@ -82,7 +82,7 @@ class KafkaCollector:
         url: str,
         layout: Callable[[str], Reply[Any]],
         readings: Readings,
-        outlet: RecordOutlet,
+        outlet: RecordPublisher,
     ) -> None:
         """`url` is for people."""
         self._url, self._layout, self._readings, self._outlet = url, layout, readings, outlet

@@ -19,7 +19,7 @@ from typing import Any
 from anabranch.admin.answers import Answered, Lost, Misdirected, NotConnected, Reply
 from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord
-from anabranch.collectors.publisher import RecordOutlet
+from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.attached import AttachedConsumers
 from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.calls import (
@@ -65,7 +65,7 @@ class PulsarCollector:
         url: str,
         base: BrokerReader,
         announced: AnnouncedState,
-        outlet: RecordOutlet,
+        outlet: RecordPublisher,
         seed: int | None = None,
         intervals: ReadIntervals = INTERVALS,
     ) -> None:

@@ -18,7 +18,7 @@ from datetime import date
 from deltalake.exceptions import DeltaError
 
 from anabranch.executor.kernel.outcomes import RecordedEnd
-from anabranch.executor.kernel.publisher import OutcomePublisher
+from anabranch.executor.kernel.publisher import KafkaPublisher
 from lake.tail import StoredRow, Tail
 from schemas.kafka.messages import OutcomeEvent
 from schemas.tables.rows import EVENTS
@@ -50,9 +50,7 @@ class _Waiting:
 class Announcer:
     """Announces through `publisher`, and reads recorded outcomes from `taken_in`. Used by one thread."""
 
-    def __init__(
-        self, publisher: OutcomePublisher, taken_in: Tail, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, publisher: KafkaPublisher, taken_in: Tail, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
         self._publisher, self._taken_in, self._clock = publisher, taken_in, clock
         self._waiting: dict[str, _Waiting] = {}

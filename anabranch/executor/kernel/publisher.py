@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -35,19 +34,6 @@ _PRODUCER_CONFIG = {
     # librdkafka logs every attempt to connect; the same errors arrive in `error_cb`.
     "log_level": 0,
 }
-
-
-class OutcomePublisher(Protocol):
-    """Sink of outcome events."""
-
-    def publish(self, event: OutcomeEvent) -> None:
-        """Accept an event; returns at once."""
-
-    def poll(self) -> None:
-        """Send accepted events and process confirmations; returns at once."""
-
-    def close(self) -> None:
-        """Deliver accepted events, for a bounded time."""
 
 
 class KafkaPublisher:

@@ -7,29 +7,17 @@ is compared: decisions and holds, and the absence of others.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from datetime import datetime, timezone
-from typing import Any, Protocol
 
+from anabranch.history.recorded import RecordedHistory
 from anabranch.history.replay.report import Progress, Replayed
 from engine.cluster_replay import ClustersReplay
-from engine.history import BatchHistory
-
-
-class RecordedClusters(Protocol):
-    """The record, chunk by chunk, and the start of its replay (`ClustersReplay`)."""
-
-    @property
-    def topics(self) -> list[str]: ...
-
-    def chunks(self) -> Iterable[BatchHistory]: ...
-
-    def begun_clusters(self, names: Collection[str], /) -> Mapping[str, Any]: ...
 
 
 def replay_clusters(
     replayed: Replayed,
-    recorded: RecordedClusters,
+    recorded: RecordedHistory,
     since: int | None = None,
     clusters: Collection[str] | None = None,
     progress: Progress = lambda *_: None,

@@ -7,18 +7,18 @@ difference.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 
+from anabranch.history.recorded import RecordedHistory
 from anabranch.history.replay.again import Again, Disagreement
 from decisions.autoscale.answers import Action, Answer, Hold, gates_to_json
 from decisions.autoscale.decide import decide
 from decisions.topic.layout import LayoutError
 from engine.agreement import snapshot_on_record
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.history import BatchHistory
 from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow
 from schemas.ids import canonical_json
 
@@ -26,17 +26,6 @@ MOST_TOLD = 100
 """Differences that are kept in words; all are counted."""
 Progress = Callable[[int, int], None]
 """Called now and then with the number of rows decided again, and the time of their batch, milliseconds."""
-
-
-class ReplayRecord(Protocol):
-    """The record, chunk by chunk, and the start of its replay (`BucketReplay`)."""
-
-    @property
-    def topics(self) -> list[str]: ...
-
-    def chunks(self) -> Iterable[BatchHistory]: ...
-
-    def begun(self, names: Collection[str], /) -> Mapping[str, Any]: ...
 
 
 @dataclass
@@ -90,7 +79,7 @@ class Replayed:
 
 
 def replay(
-    recorded: ReplayRecord,
+    recorded: RecordedHistory,
     configured: ConfiguredPolicy,
     since: int | None = None,
     topics: Collection[str] | None = None,
