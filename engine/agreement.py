@@ -113,10 +113,7 @@ def _is_same_answer(recorded: Mapping[str, Any], answer: Mapping[str, Any]) -> b
 
 
 def _compared_fields(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
-    """Return the fields that must agree.
-
-    Excludes the policy, which is no state: settings may have changed since.
-    """
+    """Return the fields that must agree: not the policy, which settings may have changed."""
     fields = snapshot.model_dump(exclude={"policy"}, by_alias=True)
     for load in fields["loads"].values():
         del load["seenAt"]

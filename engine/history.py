@@ -91,10 +91,7 @@ TOPIC_PREFIX = "topic://"
 
 
 def rebuilt_generation(generation: str, number: int) -> str:
-    """Return the id of the `number`-th checkpoint rebuilt from a generation.
-
-    Later rebuilds recognize the checkpoint by it.
-    """
+    """Return the id of the `number`-th checkpoint rebuilt from a generation, for later rebuilds."""
     return str(uuid5(NAMESPACE_URL, f"anabranch:rebuilt:{generation}:{number}"))
 
 
@@ -122,10 +119,7 @@ _NUMBERS = 1 << 21
 
 
 class Batches:
-    """Batches of all generations that count, from the table `batches`.
-
-    Kept in arrays, as there may be millions.
-    """
+    """Batches of all generations that count, from the table `batches`, in arrays (maybe millions)."""
 
     def __init__(self, batches: pa.Table) -> None:
         numbers, ats = batches["batch_id"].to_numpy(), _millis_array(batches["batch_at"])
@@ -202,10 +196,7 @@ class Batches:
         return bool((np.diff(later.astype(np.int8)) >= 0).all())
 
     def chunks(self, most_bytes: int) -> list[Place]:
-        """Return the positions at which chunks after the first begin.
-
-        Each chunk takes about `most_bytes` in memory, or is a single batch.
-        """
+        """Return where chunks after the first begin: each has about `most_bytes`, or is one batch."""
         filled = np.cumsum(self._bytes) // most_bytes
         begins = np.flatnonzero(np.diff(filled, prepend=0)) if len(filled) else filled
         return [(int(began), int(number)) for began, number in self._ranked[begins]]

@@ -109,10 +109,7 @@ class BrakeReader:
         self.acts = Acts()
 
     def read(self) -> bool:
-        """Apply new acts and return whether there were any.
-
-        Raises `DeltaError` or `OSError`; acts read before remain.
-        """
+        """Apply new acts and return if there were any. Raises `DeltaError` or `OSError`, keeping earlier acts."""
         before = self.acts.number
         for row in self._tail.read(range(1, before + 1)):
             if row["number"] > self.acts.number:

@@ -59,10 +59,7 @@ def small_files(delta: DeltaTable) -> list[SmallFile]:
 
 
 def group_files(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[SmallFile]]:
-    """Group files that may be merged: of days with at least `many`, at most `most_bytes` in total.
-
-    `files` as returned by `small_files`.
-    """
+    """Group `small_files` of days with at least `many` that may merge, at most `most_bytes` in total."""
     complete: list[list[SmallFile]] = []
     left = most_bytes
     for _, each in groupby(files, lambda file: file.day):
@@ -106,10 +103,7 @@ def compact_group(lake: str, table: Table, delta: DeltaTable, group: Sequence[Sm
 
 @contextmanager
 def exclude_others(lake: str, table: Table) -> Iterator[None]:
-    """Exclude other compactions of the table by this release.
-
-    Raises `Compacting`, `DeltaError` or `OSError`.
-    """
+    """Exclude other compactions of the table. Raises `Compacting`, `DeltaError` or `OSError`."""
     opened, schema = OpenTable(create_table(lake, table)), arrow_schema(table.row)
     until = opened.table.transaction_version(ALONE) or 0
     busy = f"{table.name} is being compacted by another process; that is promised to be over in"

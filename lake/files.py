@@ -135,10 +135,7 @@ class WrittenFile:
         return statistics["minValues"].get(column), statistics["maxValues"].get(column)
 
     def chunks(self, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the rows, cut to some columns, `_READ_ROWS` at a time. Raises `OSError`.
-
-        Reads no other columns.
-        """
+        """Yield some columns of the rows, `_READ_ROWS` at a time. Raises `OSError`."""
         whole = arrow_schema(self.table.row)
         schema = pa.schema([whole.field(name) for name in names])
         day = pa.scalar(date.fromisoformat(self.day), pa.date32())

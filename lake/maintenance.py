@@ -70,10 +70,7 @@ def delete_unused(lake: str, table: Table, dry_run: bool, keep_hours: int | None
 
 
 def compact_by_delta_spark(spark: Any, lake: str, table: Table, cluster_before: date | None) -> Compacted:
-    """Compact on the executors of a Spark session, for tables too large for one process.
-
-    Raises what Spark raises, or `Compacting`.
-    """
+    """Compact large tables by a Spark session. Raises what Spark raises, or `Compacting`."""
     statement = f"OPTIMIZE delta.`{table_path(lake, table)}`"
     if cluster_before is not None:
         statement += f" WHERE day < '{cluster_before.isoformat()}' ZORDER BY ({cluster_column(table)})"

@@ -78,10 +78,7 @@ class TableRegister:
 
 
 def list_registers(lake: str) -> dict[str, str]:
-    """Return the registers of a lake, by name, with their locations.
-
-    `streaming.sink.catalog` registers them as tables in Spark.
-    """
+    """Return the registers of a lake by name, with their locations."""
     locations = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
     return {folder: path for folder, path in locations.items() if DeltaTable.is_deltatable(path)}
 

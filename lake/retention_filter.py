@@ -91,10 +91,7 @@ class Staying:
                 yield chosen
 
     def _is_newest(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        """Return which rows are the newest of their kind.
-
-        Compares only rows with such a time first, because a join reads all kinds.
-        """
+        """Return which rows are the newest of their kind, comparing only those with such a time."""
         keys, time_column = _NEWEST[self.table.name]
         timed = _keys_and_time(rows, keys, time_column)
         is_newest = np.asarray(pc.is_in(timed["newest"], times), np.bool_)
@@ -176,10 +173,7 @@ def _layouts(rows: pa.Table) -> pa.Table:
 
 
 def _lives(layouts: pa.Table) -> pa.Table:
-    """Return layouts by topic, incarnation and epoch, with their position.
-
-    Rows of older releases are read from their bodies.
-    """
+    """Return layouts with their position by topic, incarnation and epoch, from bodies in old rows."""
     columns = {"life": layouts["life"], "epoch": layouts["epoch"]}
     if "body" in layouts.column_names:
         is_older = pc.is_null(layouts["in_columns"])
@@ -214,10 +208,7 @@ def _newest(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
 
 
 def _keys_and_time(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
-    """Return the key columns as text, and the time.
-
-    Null becomes the empty text, since joins never match null.
-    """
+    """Return the key columns as text, and the time; null is empty, as joins never match null."""
     named = {name: pc.fill_null(rows[name].cast(pa.string()), "") for name in keys}
     return pa.table({**named, "newest": rows[time_column].cast(pa.timestamp("us", tz="UTC"))})
 

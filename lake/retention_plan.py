@@ -45,10 +45,7 @@ def first_kept(today: date, days: int) -> date:
 
 
 def plan_cuts(settings: RetentionSettings, today: date) -> list[Cut]:
-    """Return the cuts of a day (UTC) in order.
-
-    Later dates first, whose horizon also serves earlier ones; batches last.
-    """
+    """Return a day's cuts (UTC): later dates first, whose horizon serves earlier ones; batches last."""
     cuts = [
         Cut(name, first_kept(today, days)) for name in (*OF_TOPICS, "dead_letters") if (days := getattr(settings, name))
     ]

@@ -43,10 +43,7 @@ class WholeTables:
         return self._committed[table.name]
 
     def rows_and_removed(self, table: Table) -> list[StoredRow]:
-        """Return the rows of the newest version and those in the log, which retention may have removed since.
-
-        A row may be returned twice.
-        """
+        """Return the newest version's rows and those in the log (removed by retention), some of them twice."""
         return [*self.rows(table), *self.committed(table)]
 
 

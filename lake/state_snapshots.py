@@ -93,10 +93,7 @@ def write_horizon(lake: str, horizon: Horizon) -> None:
 
 
 def newest_horizon(lake: str, generations: Collection[str], until: datetime | None = None) -> Horizon | None:
-    """Return the newest horizon of these generations, no later than an instant (aware), or None.
-
-    Raises `DeltaError` or `OSError`.
-    """
+    """Return the newest horizon up to an instant (aware), or None. Raises `DeltaError` or `OSError`."""
     delta = open_table(lake, HORIZONS)
     if delta is None:
         return None

@@ -80,10 +80,7 @@ class Evaluator:
         self._settle_later()
 
     def round(self) -> list[Alert]:
-        """Evaluate every rule once; return the alerts whose status changed.
-
-        Raises `LeaseLost`, or what Delta raises.
-        """
+        """Evaluate every rule once; return the changed alerts. Raises `LeaseLost` or Delta's errors."""
         began, now = time.monotonic(), self._now()
         self._record.check()
         self.settle()
@@ -122,10 +119,7 @@ class Evaluator:
             self._unsettled = []
 
     def _found(self, now: datetime) -> dict[str, list[RuleMatch]]:
-        """Return the matching rows of each rule.
-
-        A rule that cannot be evaluated is left out, so its alerts stay as they are.
-        """
+        """Return the matching rows of each rule that could be evaluated; alerts of others stay."""
         matches: dict[str, list[RuleMatch]] = {}
         faults: dict[str, str] = {}
         asking = Asking(self._lake, now, self._tables)

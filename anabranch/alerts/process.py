@@ -77,10 +77,7 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
 
 
 def couriers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Courier]:
-    """Return one courier per destination, not started; its kind is up to `sender_of`.
-
-    Raises `RulesError`.
-    """
+    """Return a courier per destination, not started. Raises `RulesError`."""
     return {
         name: Courier(name, sender_of(name, chosen, rules, tls=tls), utc_now)
         for name, chosen in rules.destinations.items()

@@ -151,10 +151,7 @@ def due_notices(rows: Iterable[Mapping[str, Any]]) -> list[Notice]:
 
 
 def resolved_notices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Notice, datetime]]:
-    """Return delivered notices of resolved alerts with their delivery time, oldest first.
-
-    `rows`: in any order.
-    """
+    """Return delivered notices of resolved alerts with their time, oldest first, of unordered `rows`."""
     resolved = [
         (Notice(alert, row["destination"]), row["at"])
         for row in rows

@@ -303,10 +303,7 @@ def read_usage(metrics: bytes) -> dict[str, ResourceUsage]:
 
 
 def read_bundle_stats(body: bytes) -> dict[str, NamespaceBundleStats]:
-    """Return rates and counts of a broker's bundles, summed over topics, from `/broker-stats/topics`.
-
-    Raises `Unread`.
-    """
+    """Return a broker's bundles, summed over topics, from `/broker-stats/topics`. Raises `Unread`."""
     stats = {}
     try:
         for namespace, bundles in json.loads(body).items():

@@ -178,10 +178,7 @@ class LakeReader:
         return None if topic is None or not topic.ranges else self._topic_view(name, topic)
 
     def policy(self, name: str) -> ResolvedPolicy | None:
-        """Return a topic's effective policy with the source of each value.
-
-        None: the job has not announced its own policy.
-        """
+        """Return a topic's policy with each value's source; None: the job has not announced its own."""
         topic = self._topics.get(name)
         return self._policies.resolved(name, topic.own_policy if topic else None)
 

@@ -118,10 +118,7 @@ class BrakesView:
 
 @dataclass(frozen=True)
 class Rates:
-    """Activity of the job in the last ten seconds, per second.
-
-    `batch_ms` is the mean time from a batch to its commit.
-    """
+    """Activity of the job in the last ten seconds, per second; `batch_ms`: mean time from batch to commit."""
 
     messages: float = 0.0
     samples: float = 0.0

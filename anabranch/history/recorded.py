@@ -154,10 +154,7 @@ class RecordedHistory:
         return by_topic
 
     def begun(self, names: Collection[str]) -> Begun:
-        """Return the starting point of a replay of these topics (arguments of `BucketReplay`).
-
-        Raises `RebuildError`.
-        """
+        """Return a replay's starting point for these topics (`BucketReplay`). Raises `RebuildError`."""
         if self.horizon is None:
             return {}
         with _readable(self.horizon):

@@ -70,10 +70,7 @@ def make_horizon(
 
 
 def _begin(lake: str, until: datetime) -> Choice:
-    """Return a chooser of the newest horizon, whatever was removed of single namespaces.
-
-    Those have later horizons of their own.
-    """
+    """Return a chooser of the newest horizon, whatever was removed of single namespaces."""
     needed, is_cut = newest_before(lake, until, ()), Retained(lake).anywhere is not None
 
     def choose(batches: Batches) -> Horizon | None:

@@ -51,10 +51,7 @@ class PoliciesOnRecord:
         return resolve_policy(state.configured.profile, wider[0], wider[1], _override(json.dumps(own)) if own else None)
 
     def of(self, topic: str, own: Mapping[str, Any] | None) -> Policy | None:
-        """Return the policy of a topic.
-
-        `own`: the topic's override. None: the job has not announced its policy.
-        """
+        """Return a topic's policy with its `own` override; None: the job has not announced its policy."""
         if self._state.configured is None:
             return None
         override = _override(json.dumps(own)).known_json() if own else None

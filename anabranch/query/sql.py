@@ -177,10 +177,7 @@ class LakeSql:
             self._known.add(name)
 
     def _register(self, table: Table) -> None:
-        """Register a table by its name.
-
-        A missing table is empty; columns that an older release did not have are null.
-        """
+        """Register a table by its name; what is missing is empty, columns not yet written are null."""
         opened, expected = self._tables.newest(table), arrow_schema(table.row)
         stored = set() if opened is None else {field.name for field in opened.schema().fields}
         if opened is not None and stored >= set(expected.names) and not self._recorded_by:
@@ -217,10 +214,7 @@ def memory_of_the_machine_mb() -> int:
 
 
 def _check_words(sql: str) -> None:
-    """Raise `SqlError` early and in plain words for a statement that is no question.
-
-    `_check_plan` has the last word.
-    """
+    """Raise `SqlError` in plain words for a statement that is no question, before `_check_plan`."""
     tokens = [*words(_EXPLAINING.sub("", sql, count=1) if _EXPLAINING.match(sql) else sql)] or [""]
     if tokens[0] not in _READING or {"insert", "into", "copy"} & set(tokens):
         raise _refused(tokens[0].upper() or repr(sql))

@@ -30,10 +30,7 @@ class CallSlots:
         return not self.limit or self.taken(now) < self.limit
 
     def free_at(self, now: float) -> float:
-        """Return when a slot becomes free by time alone, unless more calls take it.
-
-        At most `now` + 60: calls still running have no known end.
-        """
+        """Return when a slot is free by time alone, at most `now` + 60 as running calls have no known end."""
         over = self.taken(now) - self.limit
         if not self.limit or over < 0:
             return now

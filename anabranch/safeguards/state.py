@@ -162,10 +162,7 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
 
 
 def open_decisions(lake: str, first: date) -> pa.Table:
-    """Return `decision_id` and `day` of the decisions since a day that have no end.
-
-    Raises `DeltaError` or `OSError`.
-    """
+    """Return `decision_id` and `day` of open decisions since a day. Raises `DeltaError` or `OSError`."""
     decided = read_columns(lake, DECISIONS, ("decision_id", "day"), _since(first))
     is_end = _since(first - _DAY) & (pc.field("status") != INTENT)
     ended = read_columns(lake, OUTCOMES, ("decision_id",), is_end)

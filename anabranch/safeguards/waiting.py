@@ -128,10 +128,7 @@ class Brakes(Generic[Work]):
             yield from self._look(waiting, None)
 
     def ask(self, candidate: PendingDecision) -> HeldBySafeguard | Over | None:
-        """Return what holds a decision now.
-
-        None: nothing, and it occupies a slot of the rate limit until `ended`.
-        """
+        """Return what holds a decision now; None: it occupies a slot of the rate limit until `ended`."""
         held = held_by(candidate, self.acts, self._settings, self._wall())
         if held is not None:
             self.ended(candidate.decision_id, False)
@@ -156,10 +153,7 @@ class Brakes(Generic[Work]):
             self._look_at["rate"] = -math.inf
 
     def stop_at_limit(self, failures: list[tuple[datetime, str]], elsewhere: list[datetime]) -> None:
-        """Write a stop if these failures, earlier ones and those of other executors reach the limit.
-
-        Raises Delta's errors.
-        """
+        """Write a stop if these and all other failures reach the limit. Raises Delta's errors."""
         limit, seconds = self._settings.brakes.failures, self._settings.brakes.failures_seconds
         if not failures or not limit or self.acts.stop is not None:
             return

@@ -159,10 +159,7 @@ def seen_after_sample_all(seen_at: Ints, instants: Ints) -> Ints:
 
 
 def modified_after_sample_all(modified_at: Ints, instants: Ints) -> Ints:
-    """Return when load records were last modified, after significant samples.
-
-    PIP-483 "SegmentLoadStats": windows derive from the modified time.
-    """
+    """Return when load records were modified, after significant samples (PIP-483 "SegmentLoadStats")."""
     return np.maximum(modified_at, instants)
 
 

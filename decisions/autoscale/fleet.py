@@ -206,10 +206,7 @@ class _Block:
         return unknown if unknown.any() else None
 
     def _find_shared(self) -> None:
-        """Find the topics whose consumers share segments, and those whose consumers are all served by that.
-
-        See `decisions.autoscale.rebucket_pass`.
-        """
+        """Find topics whose consumers share segments, and those served by it (`rebucket_pass`)."""
         policy, buckets = self.policy, self.fleet.buckets[self.segments]
         self.shares: Bools = np.zeros(len(self.counts), np.bool_)
         self.served: Bools = self.shares
@@ -385,10 +382,7 @@ class _Block:
         return is_kept
 
     def _settling(self, pairs: Ints, topics: Ints, since: Ints) -> Ints:
-        """Return for each topic when the first of its pairs settles; `NEVER` where none has to.
-
-        Pairs whose window has passed come first, if there are any.
-        """
+        """Return when the first pair of each topic settles, ready pairs first; `NEVER` where none has to."""
         settles_at = np.full(len(self.counts), NEVER, np.int64)
         if not self.policy.settles or not len(pairs):
             return settles_at

@@ -41,10 +41,7 @@ class FleetReadings(NamedTuple):
 
 
 def binding_readings(fleet: SnapshotColumns, gates: npt.NDArray[np.int8]) -> FleetReadings:
-    """Return the reading of the gate that binds each topic.
-
-    `gates` are those of `FleetAnswers`; all are holds.
-    """
+    """Return the reading of the gate that binds each topic; `gates` as in `FleetAnswers`, all holds."""
     readings = _empty_readings(len(fleet))
     ends = [*fleet.policy_starts, len(fleet)][1:]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):

@@ -76,10 +76,7 @@ def count_halvings(keys: Sequence[HotKey], segment: Segment, overload: float, po
 
 
 def _is_inside(segment: Segment, key: HotKey) -> bool:
-    """Tell if a segment is a piece of the range that is given back.
-
-    A wider segment is split until the key is isolated again.
-    """
+    """Tell if a segment, not wider than the isolated key's, is a piece of the range given back."""
     return key.within_start <= segment.start and segment.end <= key.within_end
 
 

@@ -105,10 +105,7 @@ def _stands_for(segment: Segment, past: Container[int], segments: Mapping[int, S
 
 
 def regret_ms(width: int) -> int:
-    """Return the time within which a split of a merged segment, `width` hashes wide, is a regret.
-
-    The wider the segment, the longer.
-    """
+    """Return how soon after a merge a split is a regret; it grows with `width` in hashes."""
     return max(REGRET_MS, WIDE_REGRET_MS * width // HASH_SPACE)
 
 

@@ -35,10 +35,7 @@ SHARING = frozenset({"STREAM"})
 
 
 def required_segments(consumers: Mapping[str, tuple[str, int]]) -> int:
-    """Return the segments that consumers need: the largest count over the managed subscriptions.
-
-    As in `TopicSnapshot`.
-    """
+    """Return the segments that consumers need: the largest count over the managed subscriptions."""
     return max((count for kind, count in consumers.values() if kind in MANAGED), default=0)
 
 

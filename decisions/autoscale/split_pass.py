@@ -51,10 +51,7 @@ class SplitPass(NamedTuple):
 def split_pass(
     snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], lane: RebucketPass | None = None
 ) -> SplitPass:
-    """Run pass 1; `keys` are the known hot keys.
-
-    Where consumers are served by the bucket `lane`, nothing is split for them.
-    """
+    """Run pass 1 with the known hot `keys`; consumers served by the bucket `lane` need no split."""
     policy, active = snapshot.policy, snapshot.layout.active
     room = policy.max_segments - len(active)
     readings = retry_backoff(snapshot, "split")

@@ -43,10 +43,7 @@ def has_passed(snapshot: BookieSnapshot) -> bool:
 
 
 def cleanup_candidates(seen: BookieView, source: str) -> list[CleanupCandidate]:
-    """Return each ledger of `source` that was copied, or that a record elsewhere has a copy of.
-
-    Records are schemas and cursors.
-    """
+    """Return each ledger of `source` that was copied, or that another schema or cursor has a copy of."""
     ids = {
         item.ledger
         for item in seen.items

@@ -118,10 +118,7 @@ def precheck_ids(seen: BookieView, source: str | None, target: str, account: Boo
 
 
 def check_ids_apart(seen: BookieView, account: BookieAccount) -> bool:
-    """Require before every step that the source gives no id that the target can give (hole 11).
-
-    Unknown ids hold.
-    """
+    """Require that the source gives no id that the target can give (hole 11); unknown ids hold."""
     directive = seen.snapshot.directive
     if directive is None or directive.target_ids_from is None or seen.snapshot.settings.skip_idgen_precheck:
         return True

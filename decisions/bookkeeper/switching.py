@@ -169,10 +169,7 @@ def ask_for_rollback(
 
 
 def _largest_new_id(seen: BookieView, source: str, target: str) -> int:
-    """Return the largest id on the source that the target lacks, or -1.
-
-    Data ledgers, which are only counted, may be such.
-    """
+    """Return the largest id on the source that the target lacks, counted data ledgers included, or -1."""
     generators = seen.snapshot.generators.get(source)
     largest = generators.largest if generators is not None and seen.snapshot.data_ledgers.get(source) else None
     lacking = (ledger for ledger in seen.ledgers(source) if seen.ledger(target, ledger) is None)

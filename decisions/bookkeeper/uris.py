@@ -46,10 +46,7 @@ def read_uri(text: str) -> MetadataService:
 
 
 def share_metadata(service: MetadataService, other: MetadataService) -> bool:
-    """Tell if two clusters would share metadata.
-
-    They do if they share a member and one root is the other or inside it.
-    """
+    """Tell if two clusters share a member and one root is the other or inside it."""
     if not _hosts(service) & _hosts(other):
         return False
     shorter = min(len(service.root), len(other.root))

@@ -95,10 +95,7 @@ def ledger_works(seen: BookieView, directive: Directive) -> list[LedgerWork]:
 
 
 def build_steps(seen: BookieView, directive: Directive, pending: list[LedgerWork]) -> Iterator[Step]:
-    """Yield the next steps of BUILD.
-
-    A ledger that several records name, and a topic with several cursors, come once.
-    """
+    """Yield the next steps of BUILD, one for each ledger and topic."""
     done: set[tuple[str, object]] = set()
     for work in pending:
         if work.stage not in BUILDING:

@@ -50,10 +50,7 @@ def split_boundaries(
     positions: Sequence[int],
     conf: Configuration,
 ) -> list[int] | None:
-    """Return the cuts, strictly inside the bundle, or None when there is none.
-
-    Raises `ValueError` with the fault of the request.
-    """
+    """Return the cuts strictly inside the bundle, or None. Raises `ValueError` for a bad request."""
     lower, upper = bundle_range(bundle)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"{algorithm[:80]!r} is none of {', '.join(ALGORITHMS)}")

@@ -92,10 +92,7 @@ def _policy_fault(policy: IsolationPolicy) -> str | None:
 
 
 def unknown_policy(cluster: ClusterView, bundle: str) -> str | None:
-    """Return an unreadable policy that may apply to the bundle, with the reason.
-
-    None if the bundle's policy is known.
-    """
+    """Return an unreadable policy that may apply to the bundle, with the reason, or None."""
     unreadable, cache = unreadable_policies(cluster), cluster.found.unknown
     if not unreadable:
         return None

@@ -26,10 +26,7 @@ Action = Literal["hold", "unload", "assign", "split", "average"]
 
 
 def decide(snapshot: BundleSnapshot) -> BundleAnswer:
-    """Decide what the balancer would do now.
-
-    Raises `ConfigurationError` when a setting or a policy cannot be read.
-    """
+    """Decide what the balancer would do. Raises `ConfigurationError` for unreadable settings or policies."""
     cluster = view_cluster(snapshot)
     if snapshot.operation == "average":
         return _answer_average(cluster)

@@ -106,10 +106,7 @@ def _end_of_group(pattern: str, position: int) -> int | None:
 
 
 def _end_of_class(pattern: str, position: int) -> int | None:
-    """Return the index after an open class; None if it does not close, or has a class inside.
-
-    Only Java allows classes inside of classes.
-    """
+    """Return the index after an open class; None if it does not close, or nests another (Java only)."""
     while position < len(pattern):
         if pattern[position] == "[":
             return None

@@ -38,10 +38,7 @@ _Report: TypeAlias = LocalBrokerData | BrokerLoadData
 
 
 def project_loads(cluster: ClusterView) -> dict[str, Projected]:
-    """Return every broker with a report, by name; settled moves leave the memory.
-
-    The result is computed once per cycle.
-    """
+    """Return brokers with a report by name, once per cycle; settled moves leave the memory."""
     if cluster.found.projected is None:
         cluster.found.projected = _project_brokers(cluster)
     return cluster.found.projected

@@ -133,10 +133,7 @@ def _split_reason(
 
 
 def _hot_bundles(cluster: ClusterView) -> set[str]:
-    """Return bundles that take more than a broker's mean usage, which no move evens out.
-
-    Only with profile `default`.
-    """
+    """Return bundles above a broker's mean usage, which no move evens out (profile `default`)."""
     conf, hot = cluster.configuration, set[str]()
     if conf.text("loadBalancerLoadSheddingStrategy") != GAIN or not (brokers := project_loads(cluster).values()):
         return hot

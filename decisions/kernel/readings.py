@@ -54,10 +54,7 @@ def at_most(gate: GateT, measured: float, limit: float, segment: int | None = No
 
 
 def read_waited(gate: GateT, now: int, since: int | None, wait_ms: int, segment: int | None = None) -> Reading[GateT]:
-    """Return a reading that passes once `wait_ms` have gone by since `since`, or if nothing ever happened.
-
-    Exactly equal passes.
-    """
+    """Return a reading that passes `wait_ms` after `since` (inclusive), or if nothing ever happened."""
     if since is None:
         return Reading(gate, True, None, float(wait_ms))
     elapsed = now - since

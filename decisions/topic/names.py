@@ -40,10 +40,7 @@ def segment_topic_name(topic: str, descriptor: str) -> str:
 
 
 def parse_segment_topic_name(name: str) -> tuple[str, Descriptor]:
-    """Split a segment topic's name into the scalable topic's name and the descriptor.
-
-    Raises `ValueError` for another form.
-    """
+    """Split a segment topic's name into topic and descriptor. Raises `ValueError` for another form."""
     domain, separator, path = name.partition("://")
     parent, _, descriptor = path.rpartition("/")
     parts = parent.split("/", 2)

@@ -288,10 +288,7 @@ def asks_nothing(topic: TopicState, policy: ResolvedTopicPolicy) -> bool:
 def snapshot_of(
     topic: TopicState, loads: LoadTable, policy: ResolvedTopicPolicy, now: int, trigger: str
 ) -> TopicSnapshot:
-    """Return the snapshot of a topic with a known layout.
-
-    `now` is in milliseconds, `trigger` is consumer or tick.
-    """
+    """Return the snapshot of a topic with a known layout at `now` (milliseconds)."""
     assert topic.layout is not None
     return TopicSnapshot(
         topic=topic.name,

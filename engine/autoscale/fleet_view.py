@@ -99,10 +99,7 @@ class FleetView:
         return Noteworthy(len(columns), names, self._held(notable, gates, readings, is_new[notable]))
 
     def hot_names(self) -> list[str]:
-        """Return topics with a segment above a split threshold whose policy looks for hot keys.
-
-        The load may be of any age.
-        """
+        """Return topics with a segment above a split threshold, however old, that look for hot keys."""
         return self._refreshed().hot_names(self._loads)
 
     def _held(self, notable: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> HeldTopics:

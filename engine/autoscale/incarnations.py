@@ -84,10 +84,7 @@ def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int)
 def _judge_instants(
     topic: TopicState | None, ended: TopicEnd | None, created_at: int | None, happened_at: int, is_before_end: bool
 ) -> TopicIncarnation:
-    """Judge by instants alone.
-
-    `is_before_end` applies to announcements that do not name their incarnation.
-    """
+    """Judge by instants; `is_before_end` applies to announcements that name no incarnation."""
     if created_at is None:
         is_before_this = topic is not None and topic.created_at is not None and happened_at < topic.created_at
         return TopicIncarnation.EARLIER if is_before_end or is_before_this else TopicIncarnation.THIS
@@ -99,10 +96,7 @@ def _judge_instants(
 
 
 def _is_of_nobody(state: BucketState, topic: TopicState, created_at: int | None, now: int) -> bool:
-    """Return whether a topic without a layout belongs to an earlier, unknown incarnation.
-
-    Its layout will then never arrive.
-    """
+    """Return whether a topic is of an earlier, unknown incarnation, whose layout will never arrive."""
     if topic.known is not None or (created_at is not None and topic.created_at == created_at):
         return False
     return state.waits_in_vain(topic, now) or (

@@ -158,10 +158,7 @@ class LoadTable:
         self.index.keep_segments(topic, active)
 
     def set_back(self, now: int) -> None:
-        """Clamp all instants to `now` after the job's clock was set back.
-
-        Claims may still lead by the allowed skew.
-        """
+        """Clamp instants to `now` after the clock was set back; claims may lead by the allowed skew."""
         for name in INSTANTS:
             column, limit = getattr(self, name), now + (MAX_CLOCK_SKEW_MS if name == "sampled_at" else 0)
             rows = np.flatnonzero(column[: self.index.count] > limit)

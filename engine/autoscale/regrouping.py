@@ -18,10 +18,7 @@ from engine.kernel.packed import StoredPart
 
 
 def names_in(stored: Iterable[tuple[bytes, bytes]]) -> set[str]:
-    """Return the topics of some buckets, deleted ones included, from their bases `topics` and `loads`.
-
-    Raises `StateError`.
-    """
+    """Return the topics of some buckets, deleted ones included. Raises `StateError`."""
     names = set[str]()
     for of_topics, of_loads in stored:
         state = unpack_topics(StoredPart(of_topics))
@@ -30,10 +27,7 @@ def names_in(stored: Iterable[tuple[bytes, bytes]]) -> set[str]:
 
 
 def regroup_topics(stored: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> dict[str, StoredPart]:
-    """Return the stored parts of a bucket with these topics, taken from the buckets that hold them.
-
-    Raises `StateError`.
-    """
+    """Return the stored parts of a bucket with these topics, from their buckets. Raises `StateError`."""
     topics, loads, wanted = BucketState(), LoadTable(), frozenset(names)
     for of_topics, of_loads in stored:
         _take_over(topics, loads, unpack_topics(StoredPart(of_topics)), unpack_loads(StoredPart(of_loads)), wanted)

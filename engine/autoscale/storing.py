@@ -38,10 +38,7 @@ from schemas.kafka.messages import OutcomeEvent, PolicyEvent
 def store_layout(
     state: BucketState, loads: LoadTable, policies: Policies, new: NewLayout, news: News, now: int
 ) -> bool:
-    """Apply a newer layout.
-
-    Updates clocks and merge depths, drops loads of sealed segments, and closes completed decisions.
-    """
+    """Apply a newer layout: clocks, merge depths, loads of sealed segments, completed decisions."""
     name, sender, read = new.event.topic, new.event.sender or 0, new.read
     if news is News.NOTHING:
         return False
@@ -117,10 +114,7 @@ def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerAnnounc
 def store_policy(
     state: BucketState, loads: LoadTable, policies: Policies, event: PolicyEvent, news: News, now: int
 ) -> bool:
-    """Apply an override of the cluster or a namespace, or the job's configured policy.
-
-    Recomputes the coldness of segments under it.
-    """
+    """Apply an override, or the job's configured policy, and recompute coldness under it."""
     if news is News.NOTHING:
         return False
     key, sender = event.name or "", event.sender or 0
@@ -144,10 +138,7 @@ def store_policy(
 
 
 def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecision | None, now: int) -> bool:
-    """Close the topic's open decision and update its failures.
-
-    `decision` is None if the outcome concerns another one.
-    """
+    """Close the topic's open decision and update its failures; `decision` None: it is of another."""
     if decision is None:
         return False
     topic = state.touch(event.topic)

@@ -157,10 +157,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def in_flight(self) -> OpenAction | None:
-        """The open decision that evaluations wait for.
-
-        The oldest one that blocks everything, else the oldest merge.
-        """
+        """The open decision that evaluations wait for: the oldest that blocks all, else the oldest merge."""
         opened = self.all_open
         if not opened:
             return None
@@ -366,10 +363,7 @@ class BucketState:
 
 
 def _forget_old(remembered: dict[str, Any], noted_at: Mapping[str, int | None], now: int) -> None:
-    """Remove entries beyond the newest `MAX_DELETED` or older than `REMEMBERED_MS`.
-
-    `noted_at` is sorted, oldest first.
-    """
+    """Remove entries beyond `MAX_DELETED` or `REMEMBERED_MS`; `noted_at` is sorted, oldest first."""
     surplus = len(noted_at) - MAX_DELETED
     for index, (name, instant) in enumerate(noted_at.items()):
         if index < surplus or (instant is not None and now - instant > REMEMBERED_MS):

@@ -279,10 +279,7 @@ def _packed_records(records: Sequence[RawRecord]) -> bytes:
 
 
 def _compress_rows(batch: pa.RecordBatch) -> bytes:
-    """Compress raw rows.
-
-    Layouts of a fleet are so similar that only a thirtieth of their bytes crosses the JVM.
-    """
+    """Compress raw rows: layouts of a fleet shrink to a thirtieth."""
     plain = batch.serialize()
     compressed: bytes = pa.compress(plain, _CODEC, asbytes=True)
     return _SIZE.pack(plain.size) + compressed

@@ -89,10 +89,7 @@ def is_known(key: bytes | None) -> bool:
 
 
 def decode_head(head: bytes) -> tuple[str, int] | None:
-    """Decode reporter and time from the bytes between `"reporter":"` and the segments' bracket.
-
-    None if they are invalid.
-    """
+    """Decode reporter and time from the bytes before the segments' bracket; None if invalid."""
     try:
         stats = _decode(b'{"v":1,"topic":"","reporter":"%b[]}' % head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -180,10 +180,7 @@ register_messages(BROKER_EVENTS.name, BundleOwnership, LiveBrokers, BalancerPoli
 
 
 class ServiceUnitStateData(Wire):
-    """State of a bundle in PIP-192's ownership channel, as Pulsar writes it.
-
-    An unnamed broker is null, empty or missing.
-    """
+    """State of a bundle in PIP-192's ownership channel; an unnamed broker is null, empty or missing."""
 
     state: Literal["Init", "Free", "Owned", "Assigning", "Releasing", "Splitting", "Deleted"]
     dst_broker: Broker | None = None

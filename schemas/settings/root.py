@@ -564,10 +564,7 @@ SECRET_VARIABLES = frozenset(variable for variable, _, _ in _SECRETS)
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a child process without our secrets.
-
-    Others of the account may read a process' environment.
-    """
+    """Return the environment for a child process without secrets, which others could read there."""
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 

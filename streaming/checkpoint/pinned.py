@@ -57,10 +57,7 @@ def pin_settings(
 
 
 def _stored_settings(settings: EngineSettings) -> dict[str, object]:
-    """Return the settings to store; those unknown to older releases only if used.
-
-    A release that does not know a used setting cannot continue anyway.
-    """
+    """Return the settings to store; those unknown to older releases only if used."""
     stored = asdict(settings)
     return stored if settings.bundles else {name: value for name, value in stored.items() if name != "bundles"}
 

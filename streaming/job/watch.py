@@ -84,10 +84,7 @@ class JobWatch:
 
 
 def new_progress(query: StreamingQuery, after: int) -> list[Mapping[str, Any]]:
-    """Return Spark's progress of the micro-batches after number `after`, oldest first.
-
-    Spark keeps some twenty.
-    """
+    """Return Spark's progress (some twenty) of the batches after number `after`, oldest first."""
     last = query.lastProgress
     if last is None or last["batchId"] <= after:
         return []

@@ -33,10 +33,7 @@ class OperatorOutbox:
         self._files: dict[str, RowsFile] = {}
 
     def give(self, bodies: dict[str, bytes], now: int) -> None:
-        """Add output of a bucket by kind; `now` is the batch's time, milliseconds.
-
-        Raises `OSError` when a file cannot be written.
-        """
+        """Add output of a bucket by kind at `now` (batch's time, milliseconds). Raises `OSError`."""
         for kind, body in bodies.items():
             table = TABLE_OF.get(kind)
             if table is None or self._is_little(table, len(body)):

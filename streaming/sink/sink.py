@@ -113,10 +113,7 @@ class LakeSink:
         self._side_by_side = ThreadPoolExecutor(len(TURNS[1]), "commit")
 
     def hold(self, lease: JobLease) -> None:
-        """Put every commit from now on under the lease, excluding other jobs.
-
-        Raises `LeaseLost`, or what Delta raises.
-        """
+        """Put every later commit under the lease. Raises `LeaseLost`, or what Delta raises."""
         lease.shut_out_others({table.name: self._tables[table.name] for table in WRITTEN})
         self._lease = lease
 

@@ -98,10 +98,7 @@ class FollowedBroker:
         return max(0.0, now - self.refresh.changed_at)
 
     def is_stuck(self, now: float) -> bool:
-        """Return whether the broker has stopped computing its rates, as far as its answers show.
-
-        A broker without traffic may be idle.
-        """
+        """Return whether the broker has stopped computing its rates, by its answers, and is not idle."""
         return (
             self.load is not None
             and self.load.has_traffic

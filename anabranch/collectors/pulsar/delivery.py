@@ -75,10 +75,7 @@ class DeliveryReports:
         self.to_ask[broker] = dict.fromkeys(slow[:MAX_SLOW_SEGMENTS])
 
     def take_stats(self, answer: CallAnswer) -> None:
-        """Replace a slow segment's delivery in the load by its stats, which are more exact.
-
-        Without an answer, the load's figures stay.
-        """
+        """Replace a slow segment's delivery by its stats, which are more exact, if they were answered."""
         name, segment = segment_of(answer.call.key)
         broker = self._brokers.known.get(answer.call.broker)
         if broker is None or broker.load is None or not isinstance(answer.reply, Answered):

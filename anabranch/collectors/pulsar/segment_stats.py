@@ -77,10 +77,7 @@ def slow_delivery(
 
 
 def read_segment_stats(body: bytes, segment: int) -> SegmentDelivery | None:
-    """Return the delivery in an answer of `…/segments/ID/stats`; None: no subscription is slow.
-
-    Raises `ValueError`.
-    """
+    """Return the delivery in `…/segments/ID/stats`; None: none is slow. Raises `ValueError`."""
     try:
         stats = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -23,10 +23,7 @@ CONFIRM_SECONDS = 0.5
 
 
 class Topics:
-    """Processing of answers about topics and policies.
-
-    Announcements go to `announce`, new topics to `added`.
-    """
+    """Processing of answers about topics and policies, with announcements and new topics handed on."""
 
     def __init__(
         self,

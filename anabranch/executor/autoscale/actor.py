@@ -93,10 +93,7 @@ class AutoscaleActor:
 
 
 def live_layout(topic: str, reply: Reply[SegmentLayout]) -> LiveLayout | NoAnswer:
-    """Interpret the reply to a look.
-
-    A 404 from a proxy in front of the interface says nothing about the topic.
-    """
+    """Interpret the reply to a look; a 404 from a proxy says nothing about the topic."""
     if isinstance(reply, Answered):
         return reply.value
     if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:

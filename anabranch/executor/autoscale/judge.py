@@ -86,10 +86,7 @@ def _is_another_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
 
 
 def _over_cap(decision: SegmentDecision, active: int) -> str | None:
-    """Return why the number of active segments forbids the call, or None.
-
-    It may have changed since the evaluation.
-    """
+    """Return why the number of active segments, which may have changed, forbids the call, or None."""
     if decision.action == "split":
         cap = decision.max_segments
         return f"the topic has {active} segments, maxSegments is {cap}" if cap is not None and active >= cap else None

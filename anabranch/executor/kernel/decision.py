@@ -37,10 +37,7 @@ class Malformed:
 
 
 def follow_decisions(lake: str) -> Tail:
-    """Follow the `decisions` table of a lake, created if missing.
-
-    Starts with a scan of the whole table. Raises Delta's errors and `LakeError`.
-    """
+    """Follow `decisions`, created if missing, after a full scan. Raises `LakeError` or Delta's errors."""
     create_table(lake, DECISIONS)
     return Tail(lake, DECISIONS, COLUMNS, order=("decided_at", "batch_id", "seq"), backlog=None)
 

@@ -58,10 +58,7 @@ class Superseded:
 
 @dataclass(frozen=True)
 class Gone:
-    """Verdict: the subject was reported missing.
-
-    A stale replica reports new subjects as missing too, so look again.
-    """
+    """Verdict: the subject was reported missing; look again, as a stale replica may have answered."""
 
     why: str
 

@@ -145,10 +145,7 @@ class OutcomeLedger:
         return rows.filter(pc.is_in(rows["subject"], value_set=pa.array(mine, pa.string())))
 
     def since(self, first: datetime) -> Recently:
-        """Return calls and failures since an instant.
-
-        A call is dated by the first row since then that counts it.
-        """
+        """Return calls and failures since an instant; a call is dated by the first row that counts it."""
         columns = ("decision_id", "family", "subject", "status", "attempt", "at")
         recent = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at")
         rows = [
@@ -221,10 +218,7 @@ class OutcomeLedger:
         )
 
     def append(self, rows: Sequence[OutcomeRow]) -> None:
-        """Append all rows in one commit.
-
-        Raises `LeaseLost`, or Delta's errors, after which the rows can be appended again.
-        """
+        """Append rows in one commit. Raises `LeaseLost`, or Delta's errors: append them again."""
         self._table.append(rows)
 
     def check_lease(self) -> None:
@@ -243,10 +237,7 @@ def process_name() -> str:
 
 
 def shut_out_older(lake: str) -> None:
-    """Make an executor of an older release, which has one lease on all subjects, stop.
-
-    Raises Delta's errors.
-    """
+    """Make an executor of an older release, with one lease on all, stop. Raises Delta's errors."""
     newest = OpenTable(create_table(lake, OUTCOMES)).newest_transaction(LEASE) or 0
     if newest % ROUND:
         identity = ("decision_id", "status", "attempt", "executor")

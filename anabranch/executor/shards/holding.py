@@ -145,10 +145,7 @@ class Holding(Generic[SomeWork]):
             self._leave()
 
     def _join(self) -> None:
-        """Send the first heartbeat, unless executors with other settings are present.
-
-        Raises `Unlike` once one of those shows a heartbeat.
-        """
+        """Send the first heartbeat. Raises `Unlike` when executors with other settings are present."""
         try:
             self._look_and_beat()
         except Raced:
@@ -213,10 +210,7 @@ class Holding(Generic[SomeWork]):
                 self._works[shard].stop()
 
     def _leave(self) -> None:
-        """Stop the work and release all shards, so that others need not wait.
-
-        Never raises: the lease runs out instead.
-        """
+        """Stop the work and release all shards at once. Never raises: the lease runs out instead."""
         for work in self._works.values():
             work.stop()
         end = time.monotonic() + LEAVE_SECONDS

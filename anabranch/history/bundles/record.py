@@ -76,10 +76,7 @@ class Known:
 
 
 def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None) -> list[dict[str, Any]]:
-    """Return the decisions about a bundle up to an instant, oldest first.
-
-    Raises `ClusterNotOnRecord`, and what Delta raises.
-    """
+    """Return a bundle's decisions until an instant, in order. Raises `ClusterNotOnRecord` or Delta's errors."""
     columns = (
         "decision_id",
         "action",

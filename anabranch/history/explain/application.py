@@ -30,10 +30,7 @@ class Became(NamedTuple):
 
 
 def became(lake: str, decision_id: str) -> Became | None:
-    """Return a decision's end or newest step, or the brake that holds it; None: none is on record.
-
-    Raises what Delta raises.
-    """
+    """Return a decision's end, newest step or holding brake, or None. Raises what Delta raises."""
     steps = [
         Became(row["status"], row["at"], row["mode"], row["error"])
         for row in _rows(lake, OUTCOMES, decision_id, "status", "at", "mode", "error")

@@ -216,10 +216,7 @@ def _with_delivery(snapshot: TopicSnapshot, events: pa.Table) -> TopicSnapshot:
 
 
 def check_segment(layout: SegmentLayout, segment: int) -> None:
-    """Raise `NotOnRecord` unless the layout has that segment as an active one.
-
-    The message says what the segment became.
-    """
+    """Raise `NotOnRecord`, saying what it became, unless the segment is active in the layout."""
     active = [active_segment.segment_id for active_segment in layout.active]
     if segment in active:
         return

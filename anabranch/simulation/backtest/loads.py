@@ -26,10 +26,7 @@ Progress = Callable[[str, float], None]
 def spill_loads(
     lake: str, folder: Path, parts: Sequence[Sequence[str]], begin: int, end: int, progress: Progress
 ) -> int:
-    """Write the loads of all topics until `end`; of those before `begin` the last of each segment.
-
-    Returns their number.
-    """
+    """Write all loads until `end`, of those before `begin` each segment's last; return their number."""
     read = 0
     before: pa.Table | None = None
     with Spill(folder, SEGMENT_LOAD, _COLUMNS, parts) as spill:
@@ -49,10 +46,7 @@ def spill_loads(
 
 
 def loads_of_part(folder: Path, number: int, first: int, topics: int) -> list[Loads]:
-    """Return the loads of a part's topics, in their order.
-
-    `first`: the number of topics in the parts before it.
-    """
+    """Return the loads of a part's topics, in order; `first`: topics in the parts before it."""
     rows = read_part(folder, SEGMENT_LOAD, number)
     order = np.lexsort([rows[name].to_numpy() for name in ("kafka_offset", "accepted_at", PLACE)])
     topic_index = rows[PLACE].to_numpy()[order]

@@ -183,10 +183,7 @@ def simulated(
     policies: Mapping[str, ConfiguredPolicy],
     step_ms: int | None = None,
 ) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:
-    """Yield groups of topics with the same lifetime, and their outcomes by policy.
-
-    `step_ms`: None: the history's.
-    """
+    """Yield groups of topics of one lifetime with their outcomes by policy; `step_ms` None: the history's."""
     groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
     for topic in prepared:
         groups[topic.record.began_at, topic.record.counted_from, topic.record.ends_at].append(topic)
@@ -428,10 +425,7 @@ def _agreement(
 
 
 def _hourly(points: Iterable[tuple[int, int, int]], begin: int) -> list[tuple[int, int, int]]:
-    """Return one point an hour from `begin` on, the last in it.
-
-    Groups of topics report at different instants.
-    """
+    """Return one point an hour from `begin` on, the last in it."""
     by_hour: dict[int, tuple[int, int]] = {}
     for instant, segments, over in points:
         if instant < begin:

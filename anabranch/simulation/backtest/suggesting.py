@@ -116,10 +116,7 @@ def suggest(
     progress: Callable[[int, int], None] = lambda *_: None,
     is_judged: bool = True,
 ) -> Suggestion:
-    """Try `budget` policies, and judge the result on the unseen time.
-
-    `max_reversals`: None: as many as today's policy has.
-    """
+    """Try `budget` policies, and judge them on unseen time; `max_reversals` None: as many as today's."""
     chance, has_buckets = random.Random(seed), trials.has_buckets()
     scope: Scope = "sample" if trials.sample else "searched"
     suggestion = _begun(trials, scope, {}, max_reversals)

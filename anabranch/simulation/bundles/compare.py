@@ -38,10 +38,7 @@ class Compared:
     outcomes: tuple[BalancingOutcome, ...]
 
     def values(self, column: str) -> list[float]:
-        """Return a column by seed.
-
-        `usedAfter` is that of the broker that waited longest, infinite if one was never used.
-        """
+        """Return a column by seed; `usedAfter` is that of the broker that waited longest, or infinite."""
         numbers = [outcome.summary()[column] for outcome in self.outcomes]
         return [_longest(value) if isinstance(value, dict) else float(value) for value in numbers]
 

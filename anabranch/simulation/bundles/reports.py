@@ -72,10 +72,7 @@ def _percent_of(share: float) -> ResourceUsage:
 
 
 def is_due(last: LocalBrokerData | None, new: LocalBrokerData) -> bool:
-    """Return True if the new report is written.
-
-    Changes of usage count in points, all others in percent of the old value.
-    """
+    """Return whether the new report is written: usage changes in points, others in percent."""
     if last is None or new.last_update - last.last_update > LONGEST_MS:
         return True
     old_sums, new_sums = _sums(last), _sums(new)

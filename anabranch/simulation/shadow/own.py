@@ -27,10 +27,7 @@ _ENDS = frozenset({"superseded", "rejected", "failed", "observed"})
 
 
 class Lives:
-    """Lives of all topics.
-
-    Segment ids restart in each life, so they identify an action only within one.
-    """
+    """Lives of all topics; segment ids identify an action within one only."""
 
     def __init__(self, state: BucketState) -> None:
         """`state`: the topics at the beginning of the record, with those that were deleted before."""

@@ -323,10 +323,7 @@ class Kernel:
         self._decided[0, rows] = HOLD
 
     def _rebucket(self, rows: Ints, now: Ints) -> None:
-        """Replace a segment of each row by one of the same range with more entry buckets.
-
-        The new segment inherits everything but the load.
-        """
+        """Replace a segment of each row by one with more entry buckets, which inherits all but the load."""
         self._failures[rows], self._failed_at[rows] = 0, NEVER
         self._last_rebucket[rows], self._has_buckets = now, True
         for row, instant, buckets in zip(rows.tolist(), now.tolist(), self._decided[3, rows].tolist(), strict=True):
@@ -533,10 +530,7 @@ class Kernel:
             self._look_ahead(rows[same], following[same], least, most)
 
     def _look_ahead(self, rows: Ints, change: Ints, least: Floats, most: Floats) -> None:
-        """Find the next change of each row at which its level leaves the band or its profile changes.
-
-        The search starts at `change`.
-        """
+        """Find the change, from `change` on, at which each row's level leaves the band or its profile changes."""
         changes, size, which = self._window.changes, _FEW, self._which[rows]
         end = len(changes.step) - 1
         while len(rows):

@@ -136,10 +136,7 @@ class ShapedDemand:
 
 
 def _profiles(topics: int, random: np.random.Generator) -> Floats:
-    """Return each topic's distribution over the key space, n x slices: an even part and two hot ranges.
-
-    Each row adds up to 1.
-    """
+    """Return each topic's distribution over the key space, n x slices: an even part and two hot ranges."""
     position = np.arange(SLICES) / SLICES
     profiles = np.full((topics, SLICES), _EVEN / SLICES)
     for share in (0.6, 0.4):

@@ -41,10 +41,7 @@ class Series(NamedTuple):
         return Series(self.name, self.at[chosen], self.values[chosen])
 
     def scaled(self, percentile: float = 100.0) -> Series:
-        """Scale the series to split thresholds, so that a percentile of its values becomes the peak.
-
-        Raises `SeriesError` if the percentile is 0.
-        """
+        """Scale the series so that a percentile becomes the peak, in split thresholds. Raises `SeriesError`."""
         if not np.percentile(self.values, percentile) > 0:
             raise SeriesError(f"{self.name}: percentile {percentile:g} of the values is 0, nothing can be scaled to it")
         return self._replace(values=self.values * (PEAK / float(np.percentile(self.values, percentile))))

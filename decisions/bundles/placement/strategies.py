@@ -106,10 +106,7 @@ def select_planned(cluster: ClusterView, bundle: str, brokers: list[str]) -> str
 
 
 def select_round_robin(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
-    """RoundRobinBrokerSelector: the next of a remembered list.
-
-    The list is replaced when its size or the pick is no longer right.
-    """
+    """RoundRobinBrokerSelector: the next of a remembered list, replaced when it no longer fits."""
     memory = cluster.memory
     if not brokers:
         return None

@@ -59,10 +59,7 @@ def _broker_pairs(cluster: ClusterView) -> list[tuple[str, str]]:
 
 
 def _order_brokers(scores: Mapping[str, float], exact: bool) -> list[str]:
-    """Return the brokers from the lowest score to the highest.
-
-    Not `exact`: by whole points of difference, as first released.
-    """
+    """Return the brokers by score, ascending; not `exact`: by whole points, as first released."""
     named = sorted(scores)
     if exact:
         return sorted(named, key=lambda broker: scores[broker])
