@@ -150,28 +150,13 @@ class BrakeLog(BrakeReader):
         return acts
 
 
+_SHARED = ("number", "subject", "decision_id", "reason", "until", "actor", "at")
+"""Fields of an act that are columns of the same name."""
+
+
 def _read_act(row: Mapping[str, Any]) -> SafeguardAct:
-    return SafeguardAct(
-        kind=row["act"],
-        subject=row["subject"],
-        reason=row["reason"],
-        actor=row["actor"],
-        at=row["at"],
-        decision_id=row["decision_id"],
-        until=row["until"],
-        number=row["number"],
-    )
+    return SafeguardAct(kind=row["act"], **{name: row[name] for name in _SHARED})
 
 
 def _row(act: SafeguardAct) -> BrakeRow:
-    return BrakeRow(
-        number=act.number,
-        act=act.kind,
-        subject=act.subject,
-        decision_id=act.decision_id,
-        reason=act.reason,
-        until=act.until,
-        actor=act.actor,
-        at=act.at,
-        day=act.at.date(),
-    )
+    return BrakeRow(act=act.kind, day=act.at.date(), **{name: getattr(act, name) for name in _SHARED})

@@ -98,7 +98,9 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         )
         with Upkeep(settings.lake_path, (OUTCOMES, WAITS, BRAKES), settings.lake.compact_minutes) as upkeep:
             if chosen.metrics_port:
-                registry = registry_of(lambda: executors_of(holding), lambda: upkeep.files)
+                registry = registry_of(
+                    lambda: [executor for work in holding.works for executor in work.executors], lambda: upkeep.files
+                )
                 serve_metrics(
                     registry,
                     chosen.metrics_port,
@@ -111,7 +113,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     except MetricsError as error:
         raise ExecutorStartError(str(error)) from error
     except LAKE_ERRORS as error:
-        raise _no_lake(settings, error) from error
+        raise ExecutorStartError(f"cannot read the lake at {settings.lake_path}: {error}; see [lake] path") from error
     except Unlike as error:
         raise ExecutorStartError(str(error)) from error
     finally:
@@ -167,11 +169,6 @@ class ShardWork:
             self._failure = error
 
 
-def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
-    """Return the executors at work now, one per shard."""
-    return [executor for work in holding.works for executor in work.executors]
-
-
 def health_of(holding: Holding[ShardWork], lease_seconds: float) -> ProcessHealth:
     """Return the health of an executor; on stand-by, without a shard, it is ready."""
     limit = max(STALLED_SECONDS, 5 * lease_seconds)
@@ -199,7 +196,3 @@ def actors_of(transport: Transport, *, observes: bool = False) -> Actors:
         "autoscale": AutoscaleActor(ScalableTopics(transport)),
         "bundles": BundlesActor(transport, observes=observes),
     }
-
-
-def _no_lake(settings: Settings, error: Exception) -> ExecutorStartError:
-    return ExecutorStartError(f"cannot read the lake at {settings.lake_path}: {error}; see [lake] path")

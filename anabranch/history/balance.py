@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -65,7 +65,10 @@ def build_balance(
         "decisions": len(decisions),
         "applied": len(ended("applied")),
         "observed": len(ended("observed")),
-        **{name: _by_cause(ended(name)) for name in ("superseded", "rejected", "failed")},
+        **{
+            name: dict(Counter(_cause(step["error"]) for step in ended(name)).most_common())
+            for name in ("superseded", "rejected", "failed")
+        },
         "open": [
             {
                 "decisionId": row["decision_id"],
@@ -112,10 +115,6 @@ def balance_lines(balance: Mapping[str, Any]) -> list[str]:
             f"{', '.join(map(str, row['segments']))}; {reasons}{flight}"
         )
     return lines
-
-
-def _by_cause(steps: Iterable[StoredRow]) -> dict[str, int]:
-    return dict(Counter(_cause(step["error"]) for step in steps).most_common())
 
 
 def _cause(error: str | None) -> str:

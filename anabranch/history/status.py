@@ -7,7 +7,7 @@ so it stays right when the controller, Kafka or the job are down, and reports th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -162,9 +162,10 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
     if held := list(status["held"].items())[:SHOWN]:
         topics += f"; held by {', '.join(f'{count} {gate}' for gate, count in held)}"
     over, alerts = status["overThreshold"], status["alerts"]
+    states = Counter(executor["state"] for executor in status["executors"])
     lines = [
         ("job", _job_text(status["job"])),
-        ("executors", _counts_text(executor["state"] for executor in status["executors"]) or "NONE in the register"),
+        ("executors", ", ".join(f"{count} {state}" for state, count in states.items()) or "NONE in the register"),
         *([("", f"STOPPED itself: {status['stop']}")] if status["stop"] else []),
         *(("", f"paused: {pause}") for pause in status["pauses"][:SHOWN]),
         ("topics", topics),
@@ -191,10 +192,6 @@ def _job_text(job: Mapping[str, Any]) -> str:
     batch = job["batchMilliseconds"]
     pace = "" if batch is None else f", {job['samplesPerSecond']:.0f} samples/s, {batch:.0f} ms a batch"
     return f"running, last batch {age} ago{pace}"
-
-
-def _counts_text(states: Iterable[str]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in Counter(states).items())
 
 
 def _overload_text(topic: Mapping[str, Any]) -> str:

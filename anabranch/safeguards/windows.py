@@ -18,7 +18,7 @@ _AHEAD_DAYS = 15
 
 def may_act(windows: Sequence[WindowSettings], now: datetime) -> bool:
     """Return whether acting is allowed at an aware instant."""
-    inside = [window for window in windows if _contains(window, now)]
+    inside = [window for window in windows if any(start <= now < end for start, end in _intervals(window, now, 0))]
     if any(window.acting == "forbidden" for window in inside):
         return False
     return any(window.acting == "allowed" for window in inside) or all(
@@ -31,10 +31,6 @@ def next_change(windows: Sequence[WindowSettings], now: datetime) -> datetime | 
     is_allowed = may_act(windows, now)
     edges = {edge for window in windows for interval in _intervals(window, now, _AHEAD_DAYS) for edge in interval}
     return next((edge for edge in sorted(edges) if edge > now and may_act(windows, edge) != is_allowed), None)
-
-
-def _contains(window: WindowSettings, now: datetime) -> bool:
-    return any(start <= now < end for start, end in _intervals(window, now, 0))
 
 
 def _intervals(window: WindowSettings, now: datetime, days: int) -> list[tuple[datetime, datetime]]:

@@ -273,7 +273,7 @@ class _Block:
         """Rule (a): the busiest segment by msgRateIn, 0 when not known."""
         if not len(topics):
             return
-        segments = self._segments_of(topics)
+        segments = segments_of(self.offsets, topics)
         if self.policy.skip_unsplittable:
             segments = segments[~self.fleet.is_single_hash[self.segments][segments]]
         rate = self.rates[0][segments]
@@ -452,10 +452,6 @@ class _Block:
             pause = np.minimum(first << np.clip(failures - 1, 0, MAX_DOUBLINGS), MAX_BACKOFF_MS)
         waiting: Bools = concerned & (self.now - np.where(concerned, failed_at, 0) < pause)
         return waiting
-
-    def _segments_of(self, topics: Ints) -> Ints:
-        """Places of all segments of some topics, in order."""
-        return segments_of(self.offsets, topics)
 
 
 def _held_topics(failing: Mapping[Gate, Bools]) -> Bools:

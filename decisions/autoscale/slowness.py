@@ -121,17 +121,14 @@ def _cause_of_slowness(
     is_over = ratio is not None and ratio > 1.0
     if delivery.blocked_consumers >= delivery.consumers:
         return "consumers"
-    if segment.start == segment.end or _holds_hot_key(snapshot, segment):
+    has_hot_key = any(segment.start <= key.start and key.end <= segment.end for key in snapshot.hot_keys)
+    if has_hot_key or segment.start == segment.end:
         return "hot-key"
     if delivery.ready_consumers > 0:
         return "segments" if is_over else "unknown"
     if idle > 0 or (is_over and others_keep_up):
         return "segments"
     return "unknown" if ratio is None else "consumers"
-
-
-def _holds_hot_key(snapshot: TopicSnapshot, segment: Segment) -> bool:
-    return any(segment.start <= key.start and key.end <= segment.end for key in snapshot.hot_keys)
 
 
 def _idle_consumers(snapshot: TopicSnapshot, subscription: str) -> int:

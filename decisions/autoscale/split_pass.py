@@ -104,7 +104,7 @@ def split_pass(
         ]
 
     if policy.parallel_actions:
-        readings.sort(key=_distance_to_limit)
+        readings.sort(key=lambda reading: _ORDER[reading.gate])
     failing = ROWS[Situation.WANTS_TO_SPLIT].failing(readings)
     if failing:
         # When a hot key may be tried again it may also be found again.
@@ -141,10 +141,6 @@ def _worth_a_split(snapshot: TopicSnapshot, loads: Loads, busiest: Sequence[Segm
 
 
 _ORDER = {gate: index for index, gate in enumerate(Gate)}
-
-
-def _distance_to_limit(reading: Reading[Gate]) -> int:
-    return _ORDER[reading.gate]
 
 
 def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:

@@ -57,7 +57,9 @@ def decision_row(state: ClusterState, cycle: Cycle, decided: CycleDecision, poli
         "policy_digest": policy,
         "decided_at": cycle.now,
         "inputs": canonical_json(_inputs(state, decided)),
-        "gates": canonical_json([_format_reading(reading) for reading in _readings_about(decided)]),
+        "gates": canonical_json(
+            [reading.model_dump(by_alias=True, exclude_none=True) for reading in _readings_about(decided)]
+        ),
         "engine_version": ENGINE_VERSION,
         "seq": decided.number,
     }
@@ -93,10 +95,6 @@ def _readings_about(decided: CycleDecision) -> list[BundleReading]:
         if about == bundle or (about is None and reading.broker in brokers):
             readings.append(reading)
     return readings[-MAX_GATES:]
-
-
-def _format_reading(reading: BundleReading) -> dict[str, Any]:
-    return reading.model_dump(by_alias=True, exclude_none=True)
 
 
 Reason = tuple[str, BundleReading | None]

@@ -63,7 +63,7 @@ def read_environment(
             continue
         if name in keys:
             path, kind = keys[name]
-            values[path] = text if _is_text(kind) else _value(name, text)
+            values[path] = text if kind is str or get_origin(kind) is Literal else _value(name, text)
         elif "__" in name:
             raise SettingsError(f"the environment variable {name} names no setting{_nearest(name, keys, also_allowed)}")
         elif text.startswith(_PORT_OF_A_SERVICE) or _OF_A_SERVICE.search(name):
@@ -93,10 +93,6 @@ def type_parts(kind: Any) -> Iterator[Any]:
     yield kind
     for part in get_args(kind):
         yield from type_parts(part)
-
-
-def _is_text(kind: Any) -> bool:
-    return kind is str or get_origin(kind) is Literal
 
 
 def _value(name: str, text: str) -> Any:

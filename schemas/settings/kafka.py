@@ -5,7 +5,6 @@ Stage: a part of `settings`; `schemas.kafka.connection` is the form for clients.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -87,7 +86,7 @@ class KafkaSettings(Section):
                 client_context(TlsFiles(certificate, key, ca))
             except TlsError as error:
                 raise SettingsError(f"[kafka] TLS: {error}") from error
-        if key is not None and not _is_pkcs8(key):
+        if key is not None and b"-----BEGIN PRIVATE KEY-----" not in key.read_bytes():
             raise SettingsError(
                 f"[kafka] key: {key} is no PKCS#8 key without a password in PEM, the form that Spark's client takes: "
                 "`openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW` makes one"
@@ -115,7 +114,3 @@ def _password_in(file: Path) -> SecretStr:
             f"[kafka] password_file: {file} is to hold the password and nothing else, but {error}; `printf %s` writes "
             "no line break"
         ) from error
-
-
-def _is_pkcs8(key: Path) -> bool:
-    return re.search(rb"-----BEGIN PRIVATE KEY-----", key.read_bytes()) is not None

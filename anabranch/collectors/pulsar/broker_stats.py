@@ -127,8 +127,11 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                             group: tuple[str, SubscriptionType] = (
                                 (READERS, "CHECKPOINT") if is_reader else (subscription, "STREAM")
                             )
+                            # A client attaches its consumer NAME to a segment as NAME-seg-ID.
                             names = consumers.setdefault(topic, {}).setdefault(group, set())
-                            names.update(_consumer_name(consumer.consumer_name, segment) for consumer in seen.consumers)
+                            names.update(
+                                consumer.consumer_name.removesuffix(f"-seg-{segment}") for consumer in seen.consumers
+                            )
                     segments.setdefault(topic, []).append(segment)
                     attached[topic] = mark
                     if (slow := slow_delivery(segment, stats.subscriptions)) is not None:
@@ -161,11 +164,6 @@ def _numbers(raw: msgspec.Raw) -> _Topic | None:
         return None
     rates = (stats.msg_rate_in, stats.msg_rate_out, stats.msg_throughput_in, stats.msg_throughput_out)
     return stats if all(math.isfinite(rate) and rate >= 0 for rate in rates) else None
-
-
-def _consumer_name(consumer: str, segment: int) -> str:
-    """Return `NAME` of a consumer that a client has attached to a segment as `NAME-seg-ID`."""
-    return consumer.removesuffix(f"-seg-{segment}")
 
 
 def _parent(name: str) -> tuple[str, int] | None:

@@ -66,17 +66,14 @@ class BrokerLoads:
         self._delivery.take_load(load.segments, answer.answered_at, answer.asked_ms)
         self._delivery.ask_about(broker.name, is_new)
         self._troubles.note(("rates", broker.name), _stuck_reason(broker, answer.asked_at))
-        if not is_new and (broker.is_stuck(answer.asked_at) or self._was_said_lately(broker, answer.asked_at)):
+        was_sent_lately = answer.asked_at - broker.said_at < broker.refresh.period
+        if not is_new and (was_sent_lately or broker.is_stuck(answer.asked_at)):
             return
         broker.said_at = answer.asked_at
         for record in load_records(broker.name, answer.asked_ms, load.loads):
             self._report(record)
         self.samples += len(load.loads)
         self._follow_hints(load, previous, answer.answered_at)
-
-    @staticmethod
-    def _was_said_lately(broker: FollowedBroker, now: float) -> bool:
-        return now - broker.said_at < broker.refresh.period
 
     def _follow_hints(self, load: BrokerLoad, previous: BrokerLoad | None, now: float) -> None:
         """A load that shows other consumers than the last one, or segments that are new, says where to look."""

@@ -136,7 +136,7 @@ class Holding(Generic[SomeWork]):
                 self.looped_at = self._watch_clock()
                 self._join()
             while not stop.wait(step if is_ready else min(step, START_LOOK_SECONDS)):
-                if not is_ready and self._all_begun():
+                if not is_ready and all(work.open_decisions is not None for work in self._works.values()):
                     ready({shard: work.open_decisions or 0 for shard, work in sorted(self._works.items())})
                     is_ready = True
                 self.looped_at = self._watch_clock()
@@ -156,9 +156,6 @@ class Holding(Generic[SomeWork]):
             if not self._waits:
                 log.warning("waiting up to %g s for a sign of life: %s", self._me.seconds, unlike)
                 self._waits = True
-
-    def _all_begun(self) -> bool:
-        return all(work.open_decisions is not None for work in self._works.values())
 
     def beat(self) -> None:
         """Look at the members once; send a heartbeat if one is due or something has to change."""
