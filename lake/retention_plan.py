@@ -1,7 +1,4 @@
-"""Plan of [retention] for a day: which rows of which tables go, in which order.
-
-Stage: under `anabranch lake retain`.
-"""
+"""Plan of [retention] for a day: which rows of which tables go, in which order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whole tables in memory, and the hash ranges in their JSON.
-
-Stage: under `lake.integrity` and `ledger`.
-"""
+"""Whole tables in memory, and the hash ranges in their JSON."""
 
 from __future__ import annotations
 

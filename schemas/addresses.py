@@ -1,7 +1,4 @@
-"""Comparable hosts and ports of HTTP, from headers, URLs and settings.
-
-Stage: pure; under everything that bases trust on an address.
-"""
+"""Comparable hosts and ports of HTTP, from headers, URLs and settings; trust is based on them."""
 
 from __future__ import annotations
 

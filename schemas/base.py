@@ -1,7 +1,4 @@
-"""Common base of all models: camelCase JSON, strict types, immutability, bounded scalar types.
-
-Used by every other module of `schemas`.
-"""
+"""Common base of all models: camelCase JSON, strict types, immutability, bounded scalar types."""
 
 from __future__ import annotations
 

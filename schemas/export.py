@@ -1,7 +1,4 @@
-"""Export the JSON Schemas of all messages and rows to `schemas/json/`; a test compares them.
-
-Run as `python -m schemas.export` after a model has changed.
-"""
+"""`python -m schemas.export`: write the JSON Schemas of all models to `schemas/json/` (tested)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Evaluation of a rule's statement on the lake as of an instant, and rehearsal of a rule.
-
-Stage: under `anabranch.alerts.evaluator`. No JVM.
-"""
+"""Evaluation of a rule's statement on the lake as of an instant, without a JVM; rehearsal of a rule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A collector's Prometheus metrics: its status as numbers.
-
-Stage: beside `status`, which is all that it knows. docs/pulsar.md lists the names.
-"""
+"""A collector's Prometheus metrics: its status as numbers (docs/pulsar.md)."""
 
 from __future__ import annotations
 

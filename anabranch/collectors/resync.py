@@ -1,7 +1,4 @@
-"""Resync: repeats announcements over `snapshot_seconds`, and lost deletions at once.
-
-Stage: beside `announced`, under the loop of a collector, which calls it in every round.
-"""
+"""Repetition of announcements over `snapshot_seconds`, and of lost deletions at once."""
 
 from __future__ import annotations
 

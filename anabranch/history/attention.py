@@ -1,7 +1,4 @@
-"""Conditions of the fleet that need a person, in a sentence each. Pure.
-
-Stage: read end; `anabranch status` and the page say the same.
-"""
+"""Conditions of the fleet that need a person, in a sentence each, for `status` and the page. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Latency of every stage from a consumer event to the applied decision, from the tables' own instants.
-
-Stage: under `anabranch.history.summary`.
-"""
+"""Latency of every stage from a consumer event to the applied decision, by the tables' instants."""
 
 from __future__ import annotations
 

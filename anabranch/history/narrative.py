@@ -1,7 +1,4 @@
-"""A run in plain sentences: actions on each topic and why, reversals, and alerts.
-
-Stage: the end of `anabranch run --local`, beside `anabranch.history.balance`.
-"""
+"""A run in plain sentences: actions on each topic and why, reversals, and alerts."""
 
 from __future__ import annotations
 

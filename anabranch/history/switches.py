@@ -1,7 +1,4 @@
-"""History of switches between BookKeeper clusters, phase by phase.
-
-Stage: over the views `bookie_switches` and `bookie_steps`, under `anabranch bookies history` and the page.
-"""
+"""History of switches between BookKeeper clusters by phase (views `bookie_switches`, `bookie_steps`)."""
 
 from __future__ import annotations
 

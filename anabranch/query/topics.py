@@ -1,7 +1,4 @@
-"""Topics by the names that people give them: in full, or by a unique ending.
-
-Stage: under every question about one topic.
-"""
+"""Topics by the names that people give them: in full, or by a unique ending."""
 
 from __future__ import annotations
 

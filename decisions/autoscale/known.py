@@ -1,7 +1,4 @@
-"""Evidence for both passes: known and missing loads, and the pause after failed decisions.
-
-Stage: under both passes of `decisions.autoscale.decide`.
-"""
+"""Evidence for both passes: known and missing loads, and the pause after failed decisions."""
 
 from __future__ import annotations
 

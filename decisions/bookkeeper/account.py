@@ -1,7 +1,4 @@
-"""The account of one evaluation: every gate that the command or an object came to, in order.
-
-Stage: handed through an evaluation; the answer is made of it.
-"""
+"""Account of one evaluation: every gate that the command or an object came to, in order."""
 
 from __future__ import annotations
 

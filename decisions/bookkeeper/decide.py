@@ -1,7 +1,4 @@
-"""Entry of the family: `decide` says what to do now with a switch or a command, with every gate.
-
-Stage: over all modules of the family; pure, `now` is in the snapshot.
-"""
+"""Entry of the family: decide what to do now with a switch or a command, with every gate. Pure."""
 
 from __future__ import annotations
 

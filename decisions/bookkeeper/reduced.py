@@ -1,7 +1,4 @@
-"""Part of a snapshot that one step of a switch was decided on, put on record with the step.
-
-Stage: beside `decide`, which comes to the same step on it.
-"""
+"""Part of a snapshot that one step of a switch was decided on, put on record with the step."""
 
 from __future__ import annotations
 

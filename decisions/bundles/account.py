@@ -1,7 +1,4 @@
-"""Account of one cycle: each gate of each broker and bundle, in order, and each random choice.
-
-Stage: handed through a cycle by its driver; the answer is made of it.
-"""
+"""Account of one cycle: each gate of each broker and bundle, in order, and each random choice."""
 
 from __future__ import annotations
 

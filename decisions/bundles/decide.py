@@ -1,7 +1,4 @@
-"""`decide`: one cycle of a cluster's balancer, with the account of everything that it looked at.
-
-Stage: the entry of the family; pure, `now` and the seed are in the snapshot.
-"""
+"""Entry of the family: one cycle of a cluster's balancer, with the account of all that it saw. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Memory of the balancer between cycles: from a snapshot's state, through the rules, into the answer.
-
-Stage: a part of `cluster`; `decide` puts it back.
-"""
+"""Memory of the balancer between cycles: from a snapshot's state, through the rules, into the answer."""
 
 from __future__ import annotations
 

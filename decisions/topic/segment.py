@@ -1,7 +1,4 @@
-"""Segment of a topic: a range of hashes, its place in the DAG and the topic that holds its messages.
-
-Stage: under `decisions.topic.lineage` and `decisions.topic.layout`.
-"""
+"""Segment of a topic: a range of hashes, its place in the DAG and the topic that holds its messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The family `autoscale` as the kernel drives it.
-
-Stage: the family's top, over the stages (`parsing`, `filtering`, `storing`, `recording`) and `evaluation`.
-"""
+"""The family `autoscale` as the kernel drives it, over the family's stages and `evaluation`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The family `bundles` as the kernel drives it.
-
-Stage: the family's top. Its subjects are clusters; a bucket holds those whose key falls into it.
-"""
+"""The family `bundles` as the kernel drives it; its subjects are clusters, in the bucket of their key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sections `[controller]` and `[controller.limits]`: our own controller, and access to a controller.
-
-Stage: a part of `settings`.
-"""
+"""Sections `[controller]` and `[controller.limits]`: our own controller, and access to a controller."""
 
 from __future__ import annotations
 

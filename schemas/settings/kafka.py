@@ -1,7 +1,4 @@
-"""Section `[kafka]`: the brokers, and every client's access to them.
-
-Stage: a part of `settings`; `schemas.kafka.connection` is the form for clients.
-"""
+"""Section `[kafka]`: the brokers, and every client's access to them (`schemas.kafka.connection`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Section `[web]`: the page that operators keep open.
-
-Stage: a part of `settings`.
-"""
+"""Section `[web]`: the page that operators keep open."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Data for the first start on a rebuilt checkpoint, given to Spark until a batch is committed.
-
-Stage: start-up; `anabranch.history.rebuild` writes it.
-"""
+"""Data for the first start on a rebuilt checkpoint, given to Spark until a batch is committed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""View of one topic's state in the checkpoint's state store; read only, with or without a running job.
-
-Stage: beside the job (`anabranch lake state show`).
-"""
+"""Read-only view of one topic's state in the checkpoint's state store, also of a running job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Failures of the job: the meaning of Spark's exceptions, remedies, and which of them a restart cures.
-
-Stage: the end of a query, under `streaming.job.job`.
-"""
+"""Failures of the job: the meaning of Spark's exceptions, remedies, and which a restart cures."""
 
 from __future__ import annotations
 

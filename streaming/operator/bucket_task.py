@@ -1,7 +1,4 @@
-"""One task of the state stage: fetch a bucket's state, run the engine, store the result, emit output.
-
-Stage: behind `streaming.operator.processor`, around `engine.kernel.bucket`.
-"""
+"""One task of the state stage: fetch a bucket's state, run the engine, store and emit."""
 
 from __future__ import annotations
 

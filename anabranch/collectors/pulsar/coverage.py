@@ -1,7 +1,4 @@
-"""Coverage of the cluster: what the collector sees and what it misses, for its status.
-
-Stage: beside the loop, which calls it every few seconds; reads and changes nothing.
-"""
+"""Coverage of the cluster: what the collector sees and what it misses, for its status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pulsar collector as a process: assembled from the settings, stopped by signals.
-
-Stage: called by `anabranch serve collector pulsar`.
-"""
+"""Pulsar collector as a process: assembled from the settings, stopped by signals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rows of `decisions` of the family `autoscale`: segments, action, and the layout decided on.
-
-Stage: under `actor`, which the kernel calls to read rows.
-"""
+"""Rows of `decisions` of the family `autoscale`: segments, action, and the layout decided on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Outages of the lake: retries with a delay, each outage logged once.
-
-Stage: under `loop`.
-"""
+"""Outages of the lake: retries with a delay, each outage logged once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Members as rows of a lake table that is replaced as a whole (`lake.register`).
-
-Stage: between `members` and `lake.register`.
-"""
+"""Members as rows of a lake table that is replaced as a whole (`lake.register`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Progress of a decision: the executor's newest step with it, and the brake that holds it back.
-
-Stage: the read end, about one decision, beside `record`.
-"""
+"""Progress of a decision: the executor's newest step with it, and the brake that holds it back."""
 
 from __future__ import annotations
 

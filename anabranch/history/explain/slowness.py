@@ -1,7 +1,4 @@
-"""Slowness for people: the verdict in a sentence, and the figures of each slow segment.
-
-Stage: above `decisions.autoscale.slowness`, under `anabranch explain` and the page.
-"""
+"""Slowness for people: the verdict in a sentence, and the figures of each slow segment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Statements that register the views with Spark SQL, for callers with a session (`streaming.sink.catalog`).
-
-Stage: under `anabranch lake register`.
-"""
+"""Statements that register the views with Spark SQL, for callers with a session."""
 
 from __future__ import annotations
 

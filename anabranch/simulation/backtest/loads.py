@@ -1,7 +1,4 @@
-"""Loads of a history: into its file in one pass, and out of it by topic.
-
-Stage: above `spilling`, under `reading`.
-"""
+"""Loads of a history: into its file in one pass, and out of it by topic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Recorded demand as a source of simulations: topics with the same lifetime.
-
-Stage: above `demand`; input of the kernel (`anabranch.simulation.topics.timeline`).
-"""
+"""Recorded demand as a `Source` of simulations: topics with the same lifetime."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Comparison of balancers: each on the same fleets, over shapes and seeds.
-
-Stage: above `run`, under the command and the page.
-"""
+"""Comparison of balancers: each on the same fleets, over shapes and seeds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Comparison of balancers as one offline HTML file: the table, and the spread over time.
-
-Stage: above `compare`. Drawn by plotly, whose script is inside the file.
-"""
+"""Comparison of balancers as one offline HTML file (plotly): the table, and the spread over time."""
 
 from __future__ import annotations
 

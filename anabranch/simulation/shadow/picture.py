@@ -1,7 +1,4 @@
-"""Comparison as one offline HTML file: a chart over time, the numbers, and the single actions.
-
-Stage: above `report`. Drawn by plotly, whose script is inside the file.
-"""
+"""Comparison as one offline HTML file (plotly): a chart over time, the numbers, and the actions."""
 
 from __future__ import annotations
 

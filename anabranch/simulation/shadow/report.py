@@ -1,7 +1,4 @@
-"""Comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it.
-
-Stage: above `record`.
-"""
+"""Comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Simulation as one offline HTML file: policies side by side, and over time.
-
-Stage: above `outcome`. Drawn by plotly, whose script is inside the file.
-"""
+"""Simulation as one offline HTML file (plotly): policies side by side, and over time."""
 
 from __future__ import annotations
 
