@@ -46,10 +46,7 @@ def inputs_differ(inputs: str, replayed: TopicSnapshot, same_policy: bool) -> li
 
 
 def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot, layout_digest: str) -> list[Difference]:
-    """Return the fields in which a row of `holds` differs from the replay under the same policy.
-
-    `layout_digest`: of the replayed layout.
-    """
+    """Return the fields of a row of `holds` that differ from the replay, whose layout has `layout_digest`."""
     if row["layout_epoch"] != replayed.layout.epoch:
         return [("layout_epoch", row["layout_epoch"], replayed.layout.epoch)]
     if row["layout_digest"] != layout_digest:

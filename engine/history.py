@@ -244,10 +244,7 @@ def _lineage(generations: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class BatchHistory:
-    """All rows that count, or a chunk of them.
-
-    `place` in each table is the rank of the row's batch; tables are sorted by it.
-    """
+    """All rows that count, or a chunk; `place` is the rank of a row's batch, by which tables are sorted."""
 
     generation: str | None
     """The last generation; None: the job has never written."""
@@ -301,10 +298,7 @@ def rows_of_topic(table: Table, topic: str, until: datetime) -> pc.Expression:
 
 
 def is_of_clusters(clusters: Collection[str] | None = None) -> pc.Expression:
-    """Return a filter for rows about clusters with bundles (None: all of them), or about every subject.
-
-    For the tables `events`, `decisions` and `holds`.
-    """
+    """Return a filter of `events`, `decisions`, `holds` for rows about clusters (None: all) or everything."""
     subject = pc.field("subject")
     if clusters is None:
         return pc.invert(pc.starts_with(subject, TOPIC_PREFIX))

@@ -46,11 +46,7 @@ def read_outline(
 
 
 def outline_of_batches(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
-    """Keep the batches by which `engine.history.Batches` orders all others, and the rows of `more`.
-
-    These are, per generation, the first and the last batch by number and by time, and each batch after which the
-    clock was set back.
-    """
+    """Keep `more`, and each generation's first and last batch, and those before a clock set back."""
     codes = batches["generation"].combine_chunks().dictionary_encode().indices.to_numpy()
     numbers, ats = batches["batch_id"].to_numpy(), np.asarray(pc.cast(batches["batch_at"], pa.int64()), np.int64)
     needed = np.zeros(len(batches), np.bool_) if more is None else np.array(more, np.bool_)

@@ -253,10 +253,7 @@ def _open_for_reading(folder: str, path: str) -> pa.NativeFile:
 
 
 def read_table(delta: DeltaTable, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
-    """Return the rows that pass `filters` (as of pyarrow's Parquet readers), unordered.
-
-    Raises `DeltaError`, or `OSError` when a file cannot be read.
-    """
+    """Return rows that pass `filters` (as of pyarrow), unordered. Raises `DeltaError` or `OSError`."""
     where = None if filters is None else pq.filters_to_expression(filters)
     chosen = None if columns is None else list(columns)
     return dataset_of(delta, where).to_table(columns=chosen, filter=where)

@@ -61,10 +61,7 @@ class Retained:
 
 
 def retained_from(lake: str, subjects: Collection[str] | None = None) -> datetime | None:
-    """Return the midnight before which rows for a replay of these subjects are removed, or None.
-
-    `subjects` None: all of them. Raises what Delta raises.
-    """
+    """Return the midnight before which rows of `subjects` (None: all) are removed. Raises Delta's errors."""
     return Retained(lake).of_all(subjects)
 
 

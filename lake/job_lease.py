@@ -89,10 +89,7 @@ class JobLease:
         return self._lost
 
     def shut_out_others(self, tables: Mapping[str, OpenTable]) -> None:
-        """Write the lease's number to the tables, by name, after which no commit with an older one succeeds.
-
-        Raises `LeaseLost`, or what Delta raises.
-        """
+        """Write the lease's number to the tables: older ones fail. Raises `LeaseLost` or Delta's errors."""
         for name, table in tables.items():
             nothing = arrow_schema(TABLES[name].row).empty_table()
             for _ in range(MAX_RACES):

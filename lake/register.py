@@ -84,10 +84,7 @@ def list_registers(lake: str) -> dict[str, str]:
 
 
 def read_register(lake: str, folder: str) -> list[dict[str, Any]]:
-    """Return the rows of a register without opening it for writing; none if it is missing.
-
-    Raises `DeltaError` or `OSError`.
-    """
+    """Return the rows of a register; none if it is missing. Raises `DeltaError` or `OSError`."""
     path = f"{lake.rstrip('/')}/{folder}"
     if not DeltaTable.is_deltatable(path):
         return []

@@ -214,10 +214,7 @@ def _keys_and_time(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.
 
 
 def _decisions_that_stay(lake: str, before: date, since: datetime) -> pa.Array:
-    """Return the decisions that stay.
-
-    Those from `since` on, those not over by the day `before`, and each subject's newest old one.
-    """
+    """Return decisions from `since` on, not over by `before`, and each subject's newest old one."""
     later, ended = [_NO_IDS], [_NO_IDS]
     for table in (OUTCOMES, WAITS):
         of_table = ["decision_id", "day", "status"] if table is OUTCOMES else ["decision_id", "day"]

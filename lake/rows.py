@@ -45,10 +45,7 @@ class WholeTables:
 
 
 def active_ranges(layout: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Return segment id to inclusive hash range of the active segments, by hash start.
-
-    `layout` is a `ScalableTopicMetadata` in JSON.
-    """
+    """Return active segments' inclusive hash ranges by id, of a `ScalableTopicMetadata` in JSON."""
     ranges = {
         segment["segmentId"]: (segment["hashRange"]["start"], segment["hashRange"]["end"])
         for segment in layout["segments"].values()

@@ -302,10 +302,7 @@ def _with_new_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
 
 
 def _with_properties(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
-    """Replace properties of an older release by this one's; keep values that a person has set.
-
-    If that fails now, the table is used as it is.
-    """
+    """Replace properties of an older release, unless a person set them; a failure is logged."""
     for _ in range(MAX_RACES):
         there = delta.metadata().configuration
         changed = {

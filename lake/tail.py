@@ -97,10 +97,7 @@ class Tail:
         return ids
 
     def matching(self, filters: list[tuple[str, str, Any]]) -> list[StoredRow]:
-        """Return the rows of the whole table that pass `filters` (as of pyarrow's Parquet readers), unordered.
-
-        Raises `DeltaError` or `OSError`.
-        """
+        """Return all rows that pass `filters` (as of pyarrow), unordered. Raises `DeltaError` or `OSError`."""
         table = self._newest()
         return [] if table is None else read_table(table, self._columns, filters).to_pylist()
 

@@ -51,10 +51,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class _Following(ssl.SSLContext):
-    """Context that delegates each connection to one of the current files.
-
-    A subclass, so that asyncio and httpcore accept it.
-    """
+    """Context that delegates to one of the current files; a subclass for asyncio and httpcore."""
 
     _current: ssl.SSLContext
 

@@ -115,10 +115,7 @@ Answer = Action | Hold[Gate]
 def answer_to_wire(
     answer: Answer, hot_keys: Sequence[HotKey] | None = None
 ) -> SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer:
-    """Return the answer as JSON model: a line of the output of `anabranch decisions decide`.
-
-    `hot_keys`: the hot keys for the next snapshot, if they differ from those of this one.
-    """
+    """Return the answer as JSON model, a line of `decide`; `hot_keys`: those of the next snapshot."""
     keys = None if hot_keys is None else [HotKeyRecord(**key._asdict()) for key in hot_keys]
     gates = [
         GateReading(

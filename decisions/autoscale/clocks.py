@@ -151,10 +151,7 @@ def are_stale_samples(
 
 
 def seen_after_sample_all(seen_at: Ints, instants: Ints) -> Ints:
-    """Return when the loads of segments were last seen, after samples (guard `maxLoadAgeSeconds`).
-
-    Each sample that is newer than the last one counts, significant or not.
-    """
+    """Return when loads were last seen, in samples significant or not (guard `maxLoadAgeSeconds`)."""
     return np.maximum(seen_at, instants)
 
 

@@ -119,10 +119,7 @@ def merge_pass(
 
 
 def _read_depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mapping[int, int]) -> Reading[Gate]:
-    """Return the reading of the shallowest pair, and when the first pair falls below the cap.
-
-    Pairs are given by the index of the left segment.
-    """
+    """Return the reading of the shallowest pair (left index), and when the first falls below the cap."""
     active, policy = snapshot.layout.active, snapshot.policy
     shallowest = min(depths, key=depths.__getitem__)
     reading = read_below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)

@@ -108,10 +108,7 @@ class Policy:
 
     @cached_property
     def merge_thresholds(self) -> tuple[float, float, float, float]:
-        """Return the four merge thresholds in the order of the rates.
-
-        With the guard `mergeHeadroom` none is lower than half of that part of the split threshold.
-        """
+        """Return the four merge thresholds, at least half of what the guard `mergeHeadroom` allows."""
         msg_in, bytes_in, msg_out, bytes_out = self.written_merge_thresholds
         if not self.merge_headroom:
             return msg_in, bytes_in, msg_out, bytes_out

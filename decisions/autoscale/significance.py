@@ -26,10 +26,7 @@ CAUSES: dict[int, Cause] = {1: "first", 2: "changed", 3: "crossed"}
 
 
 def accept_cause(last: Rates | None, current: Rates, threshold: float, policy: Policy | None) -> Cause | None:
-    """Return why a sample is significant, or None.
-
-    `threshold` is a fraction (0.25). Without a `policy` crossings are not tested.
-    """
+    """Return why a sample is significant, or None; without `policy` crossings are not tested."""
     if last is None:
         return "first"
     if any(_is_significant(before, now, threshold) for before, now in zip(last, current, strict=True)):

@@ -172,10 +172,7 @@ class TopicSnapshot:
         return self.merge_depths
 
     def merge_depth(self, segment_id: int) -> int:
-        """Return the merges in a segment's lineage as the layout shows them.
-
-        With the guard `explicitLineage`: the longest chain that still counts.
-        """
+        """Return a segment's merges as the layout shows them, or as still count (guard `explicitLineage`)."""
         if not self.policy.explicit_lineage:
             return self.layout.merge_depth(segment_id)
         depth = self.known_depths.get(segment_id, 0)

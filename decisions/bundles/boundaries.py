@@ -26,10 +26,7 @@ ALGORITHMS = (
 
 
 def bundle_range(bundle: str) -> tuple[int, int]:
-    """The first hash of a bundle and the one after its last; the last bundle's end is 0xffffffff.
-
-    Raises `ValueError` for a name without a range.
-    """
+    """The first hash of a bundle and the one after its last (at most 0xffffffff). Raises `ValueError`."""
     match = _RANGE.search(bundle)
     if match is None:
         raise ValueError("its name does not end in a range like 0x00000000_0x80000000")

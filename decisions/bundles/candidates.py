@@ -113,10 +113,7 @@ def stays_isolated(cluster: ClusterView, bundle: str, broker: str) -> bool:
 
 
 def isolated_brokers(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> list[str]:
-    """Return the brokers that a bundle may be on.
-
-    Those of its policy; without a policy, those that are nobody's primary. Empty if its policy is not known.
-    """
+    """Return brokers that a bundle may be on by its policy, or nobody's primaries; none if it is unknown."""
     namespace, cache = namespace_of(bundle), cluster.found.isolated
     if (why := unknown_policy(cluster, bundle)) is not None:
         cluster.account.held(BundleGate.SETTINGS, None, bundle, why)
@@ -208,10 +205,7 @@ def _group_counts(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> 
 
 
 def spread_over_domains(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
-    """Return the brokers with the fewest namespaces of the bundle's anti-affinity group.
-
-    Failure domains with the fewest come first.
-    """
+    """Return brokers with the fewest namespaces of the bundle's group, emptiest failure domains first."""
     counts = _group_counts(cluster, bundle, brokers)
     if not counts:
         return brokers

@@ -165,10 +165,7 @@ def _often_enough(cluster: ClusterView, broker: str, bundle: str, needed: bool) 
 
 
 def _bundle_counter(cluster: ClusterView) -> Callable[[str], int]:
-    """Return a function that counts the bundles of a namespace, as given or else as reported.
-
-    The reported ones are counted once, for all namespaces together.
-    """
+    """Return a function that counts a namespace's bundles, as given or else as reported, once for all."""
     counts = cluster.snapshot.namespace_bundles
     reported = Counter[str]()
 

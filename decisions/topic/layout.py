@@ -79,10 +79,7 @@ class SegmentLayout:
 
     @classmethod
     def from_metadata(cls, metadata: ScalableTopicMetadata) -> SegmentLayout:
-        """Return the layout of a metadata record.
-
-        Raises `LayoutStateError` when its active segments do not tile the hash space.
-        """
+        """Return a metadata record's layout. Raises `LayoutStateError` if it does not tile the hash space."""
         segments = {number: _read_segment(info) for number, info in metadata.segments.items()}
         layout = cls(
             epoch=metadata.epoch,

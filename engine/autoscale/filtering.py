@@ -42,10 +42,7 @@ class News(Enum):
 
 
 def refuse_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> Rejected | None:
-    """Return the refusal of a consumer event beyond the limits, or None.
-
-    There is a limit on topics without a layout, and one on subscriptions per topic.
-    """
+    """Return the refusal of a consumer event beyond the limits by topic and of unknown topics, or None."""
     topic = state.topics.get(event.topic)
     if topic is not None:
         if event.subscription in topic.consumers or len(topic.consumers) < MAX_SUBSCRIPTIONS:
@@ -84,10 +81,7 @@ def news_of_layout(state: BucketState, new: NewLayout, now: int) -> News:
 
 
 def news_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> News:
-    """Classify a deletion.
-
-    It changes nothing if it concerns an earlier incarnation, or a newer sender has announced the topic since.
-    """
+    """Classify a deletion: of an earlier incarnation, or before a newer sender, it changes nothing."""
     topic = state.topics.get(deletion.event.topic)
     late = _is_late(state, deletion.event.sender, topic.layout_sender if topic else 0, deletion.event.topic, now)
     return News.NOTHING if late or life_of_deletion(state, deletion, now) is TopicIncarnation.EARLIER else News.ALL
@@ -163,10 +157,7 @@ def _are_stale(loads: LoadTable, rows: Ints, origins: Origins, since: Ints, now:
 
 
 def distinct_rounds(rows: Ints, most: int) -> Iterator[Ints | slice]:
-    """Yield groups of positions such that no row occurs twice in a group and each row keeps its order.
-
-    Rows are below `most`.
-    """
+    """Yield groups of positions in which no row (below `most`) occurs twice; rows keep their order."""
     if not len(rows):
         return
     indexes = np.arange(len(rows))

@@ -324,10 +324,7 @@ def _from_pasts(
     offsets: Ints,
     segment_ids: Ints,
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return by segment: `settled_at`, `made_at`, the inherited load-return pause, and the regret window.
-
-    Most topics were never split and are skipped.
-    """
+    """Return by segment: `settled_at`, `made_at`, inherited load-return pause, and regret window."""
     settled_at, made_at = (np.full(len(segment_ids), NEVER, np.int64) for _ in range(2))
     returned_after, regret_window = (np.zeros(len(segment_ids), np.int64) for _ in range(2))
     for index, (topic, layout, policy) in enumerate(zip(topics, layouts, policies, strict=True)):

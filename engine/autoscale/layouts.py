@@ -150,10 +150,7 @@ _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
 def plain_layout(layout: Raw | bytes) -> ReadLayout | None:
-    """Read the layout JSON of an announcement; None if it needs the model.
-
-    Raises `LayoutError` when its active segments do not tile the hash space.
-    """
+    """Read the layout JSON of an announcement; None if it needs the model. Raises `LayoutError`."""
     text = bytes(layout)
     shaped = shape_of(text)
     cached = None if shaped is None else _SHAPES.get(shaped.shape)
@@ -172,10 +169,7 @@ def _read_anew(layout: bytes) -> ReadLayout | None:
 
 
 def _cache_shape(shaped: Shaped, layout: bytes, read: ReadLayout) -> None:
-    """Cache a layout by its shape if layouts of that shape differ only in the instant.
-
-    Checked by reading the layout again with another instant. A shape is examined when it occurs a second time.
-    """
+    """Cache a layout's shape, once seen twice, if another instant is all that differs in a second reading."""
     if shaped.shape not in _SHAPES:
         if len(_SHAPES) >= MAX_SHAPES:
             _SHAPES.clear()
@@ -249,10 +243,7 @@ _NOT_DERIVED = (UNSET,) * 5
 
 
 def _read_layout(plain: PlainLayout, digest: str) -> ReadLayout | None:
-    """Read a layout in one pass; None if derived fields are wrong or present on some segments only.
-
-    Raises `LayoutError` as `plain_layout` does.
-    """
+    """Read a layout in one pass; None if derived fields are wrong or partial. Raises `LayoutError`."""
     segments: list[tuple[object, ...]] = []
     active: list[tuple[int, int, int]] = []
     derived: Sequence[object] = ()

@@ -44,10 +44,7 @@ COLUMNS = (*INSTANTS, "returned_after")
 
 @lru_cache(maxsize=100_000)
 def reporter_code(name: str) -> int:
-    """Return a number that identifies a reporter in a row.
-
-    Reporters whose codes collide are treated as one: the older sample of either is stale.
-    """
+    """Return a reporter's number in a row; those whose numbers collide are treated as one."""
     return zlib.crc32(name.encode())
 
 

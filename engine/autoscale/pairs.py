@@ -32,10 +32,7 @@ class PairTable:
         self._room = len(self._slots) // 2
 
     def put(self, numbers: npt.NDArray[Any], segments: Ints, rows: npt.NDArray[np.int32]) -> bool:
-        """Insert rows by topic number and segment; none of these keys may be present.
-
-        Returns False, and inserts nothing, if there is no room.
-        """
+        """Insert rows by topic number and segment, all absent; False if there is no room."""
         if len(rows) > self._room:
             return False
         self._room -= len(rows)

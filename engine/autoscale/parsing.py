@@ -81,10 +81,7 @@ def _of_layout(
 
 
 def read_samples(stats: SegmentStats | SegmentStatsColumns, now: int) -> SegmentStats | SegmentStatsColumns | Rejected:
-    """Return the samples, or reject them if their reporter's clock is too far ahead.
-
-    `now` is the later of Kafka's time and the batch's.
-    """
+    """Return samples, rejected if the reporter's clock leads `now` (the later of Kafka's and ours)."""
     if stats.sampled_at > now + MAX_CLOCK_AHEAD_MS:
         ahead = (stats.sampled_at - now) // 1000
         return Rejected(

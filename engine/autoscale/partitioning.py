@@ -156,10 +156,7 @@ class Messages:
         return refused
 
     def by_row(self, rows: int) -> tuple[list[str], Ints, npt.NDArray[np.bool_]]:
-        """Return for each row the reporter, the sampling time, and whether the message is in columns.
-
-        The values of rows without a message are unspecified.
-        """
+        """Return by row the reporter, the sampling time, and if it is in columns; unspecified without message."""
         reporters, sampled_at, in_columns = [""] * rows, np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
         if (together := self.together) is not None:
             sampled_at[together.rows] = together.sampled_at
@@ -270,10 +267,7 @@ def _of_topics(messages: Sequence[Any], rows: Ints, homes: Ints, buckets: int) -
 
 
 def _of_columns(messages: Sequence[Any], rows: Ints, homes: Ints, buckets: int) -> _Entries:
-    """Return the entries of messages in columns.
-
-    A message without a topic in its home gets an empty entry there, so that it is counted.
-    """
+    """Return the entries of messages in columns; one without topics has an empty entry in its home."""
     which = [part.segments for part in messages]
     lengths = [len(part.topics) for part in which]
     bucket = np.mod(np.concatenate([part.hashes for part in which]), buckets)

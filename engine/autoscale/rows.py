@@ -35,10 +35,7 @@ class RowIndex:
         segment: npt.NDArray[Any] | None = None,
         generations: Generations | None = None,
     ) -> None:
-        """Create an index from the topic (as an index in `names`) and segment of each row.
-
-        Raises `IndexError` for an index out of range.
-        """
+        """Create an index from topics (indexes in `names`) and segments of rows. Raises `IndexError`."""
         self.names = list(names)
         self.topic = np.zeros(0, np.int32) if topic is None else topic.astype(np.int32)
         """By row, the number of its topic; `NO_ROW` for a hole."""

@@ -100,10 +100,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def layout(self) -> SegmentLayout | None:
-        """The layout in the form that decisions use.
-
-        Decoded on access, so not for paths that visit every topic.
-        """
+        """The layout in the form that decisions use, decoded on each access."""
         return None if self.known is None else self.known.layout
 
     @property

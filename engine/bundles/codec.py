@@ -48,10 +48,7 @@ def pack(clusters: Clusters) -> bytes:
 
 
 def pack_changes(clusters: Clusters, removed: Iterable[str]) -> bytes:
-    """Pack the changes since the last call of this or of `pack` as a log entry.
-
-    `removed` names the clusters that are gone.
-    """
+    """Pack the changes since the last packing as a log entry; `removed`: clusters that are gone."""
     changed: dict[str, Any] = dict.fromkeys(sorted(removed))
     for name, state in sorted(clusters.items()):
         if state.changes:

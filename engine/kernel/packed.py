@@ -28,10 +28,7 @@ class StoredPart:
 
 @dataclass(frozen=True)
 class Packed:
-    """The stored state of a bucket.
-
-    `fingerprint` is a digest of all of it: a holder of decoded state with the same fingerprint needs nothing else.
-    """
+    """The stored state of a bucket; with an equal `fingerprint` decoded state needs nothing of it."""
 
     fingerprint: bytes | None = None
     parts: Mapping[str, StoredPart] = field(default_factory=dict)

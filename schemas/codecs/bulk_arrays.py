@@ -139,10 +139,7 @@ def _learn_head(head_text: bytes) -> tuple[str, int] | None:
 
 
 def _frame_messages(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
-    """Return the messages whose colons all follow the right words.
-
-    Also returns their counts of samples, and the colon positions of each sample (5 x s).
-    """
+    """Return messages whose colons follow the right words, their samples, and colon positions (5 x s)."""
     colons = np.flatnonzero(chars == _COLON)
     first, last = np.searchsorted(colons, heads.begins), np.searchsorted(colons, heads.ends)
     counts, surplus = np.divmod(last - first, _PER_SAMPLE)

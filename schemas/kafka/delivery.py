@@ -46,10 +46,7 @@ class SegmentDelivery(Wire):
 
     @property
     def behind_seconds(self) -> float:
-        """Delay of the subscription: the backlog's age, or the time to deliver it at the present rate.
-
-        Infinite when nothing is delivered.
-        """
+        """Delay of the subscription: the backlog's age, or time to deliver it; infinite without delivery."""
         if self.backlog == 0:
             return 0.0
         if self.backlog_age_seconds is not None:

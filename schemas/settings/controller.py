@@ -40,10 +40,7 @@ class ZooKeeperAddress(NamedTuple):
 
 
 class LimitSettings(Section):
-    """Limits on one controller's clients: connections for anyone, the rest per token.
-
-    All clients without tokens count as one token.
-    """
+    """Limits on one controller's clients: connections for anyone, the rest per token or none."""
 
     connections: Annotated[int, Field(ge=1)]
     """Most open connections; one more closes the oldest that has sent no known token."""

@@ -71,10 +71,7 @@ class KafkaSettings(Section):
         return self
 
     def connection(self, path: Callable[[str], Path]) -> KafkaConnection:
-        """Return the connection of every client; `path` makes a configured file's path absolute.
-
-        Raises `SettingsError` when a file cannot be used.
-        """
+        """Return every client's connection; `path` makes files absolute. Raises `SettingsError`."""
         logs_in = self.security_protocol.startswith("SASL")
         password_file = path(self.password_file) if self.password_file and logs_in else None
         ca, certificate, key = (path(value) if value else None for value in (self.ca, self.certificate, self.key))

@@ -29,10 +29,7 @@ class BucketView:
 
 
 def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int, names: Sequence[str] = tuple(PARTS)) -> BucketView:
-    """Read the newest state of some stored parts of a bucket.
-
-    Raises what Spark raises when there is none, or no checkpoint.
-    """
+    """Read the newest state of some stored parts of a bucket. Raises what Spark raises without any."""
     metadata = spark.read.format("state-metadata").load(checkpoint)
     batch_id = int(metadata.agg(F.max("maxBatchId")).first()[0])
 

@@ -97,9 +97,6 @@ def _messages(execution: Any, source: Any) -> int:
 
 
 def _set_limit(execution: Any, source: Any, messages: int) -> None:
-    """Set the source's limit per batch.
-
-    Spark keeps these limits in a table built at the start of the query, which can only be changed in place.
-    """
+    """Set the source's limit per batch, in a table of Spark's that can only be changed in place."""
     allowed = SparkContext._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(messages)
     getattr(execution, "uniqueSources_$eq")(execution.uniqueSources().updated(source, allowed))

@@ -232,10 +232,7 @@ def _run_query(
 def _check_checkpoint(
     spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool
 ) -> UnfinishedBatch | None:
-    """Raise `PersonNeeded` if the lake cannot continue from the checkpoint; record the settings.
-
-    Returns the batch that runs with earlier settings, if any.
-    """
+    """Record settings; return the batch with earlier ones. Raises `PersonNeeded` for an unfit lake."""
     checkpoint, lake = checkpoint_of(settings), settings.lake_path
     files = files_of(spark, checkpoint)
     position = read_place(files)

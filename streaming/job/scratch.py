@@ -24,10 +24,7 @@ _MAX_SOCKET_FOLDER_BYTES = 63
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """Create a folder in `root`, removed at the end, after removing folders of dead processes.
-
-    Raises `SettingsError` when nothing can be written there.
-    """
+    """Create a folder in `root`, removed at the end, and remove dead processes'. Raises `SettingsError`."""
     with ExitStack() as opened:
         try:
             own = _new_folder(root, opened)

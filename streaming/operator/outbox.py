@@ -53,10 +53,7 @@ class OperatorOutbox:
         self._files.clear()
 
     def _is_little(self, table: Table, size: int) -> bool:
-        """Return whether a body goes through Spark.
-
-        A single body above an eighth of the limit does not, so that a large batch is entirely in files.
-        """
+        """Return whether a body, alone at most an eighth of the limit, goes through Spark."""
         if table.name in self._files or size > self._most // 8:
             return False
         self._inline[table.name] = self._inline.get(table.name, 0) + size

@@ -37,10 +37,7 @@ _NEEDED_BY_SQL = (
 
 
 def catalog_settings(settings: Settings) -> dict[str, str]:
-    """Return the settings that a session needs, besides `conf/spark.conf`, to see the database.
-
-    Raises `SettingsError`.
-    """
+    """Return settings, besides `conf/spark.conf`, to see the database. Raises `SettingsError`."""
     conf = read_spark_conf(settings.path(settings.stream.spark_conf))
     spark_settings = {"spark.sql.catalogImplementation": "hive"}
     if _SERVICE not in conf:

@@ -99,10 +99,7 @@ class LakeSink:
         ask_for_tick: Callable[[str, int], None],
         report: Callable[[WrittenBatch], None] = lambda _: None,
     ) -> None:
-        """Create a sink; `report` is called with each written batch, and its exceptions are only logged.
-
-        Raises `LakeError`.
-        """
+        """Create a sink; `report` gets each batch, its exceptions are logged. Raises `LakeError`."""
         self._lake, self._ask_for_tick, self._reports = lake, ask_for_tick, [report]
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
@@ -211,10 +208,7 @@ class LakeSink:
         return row
 
     def _commit_side_by_side(self, tables: Iterable[Table], output: BatchOutput, query: str, batch_id: int) -> None:
-        """Commit tables in parallel; all have ended when this returns or raises.
-
-        Raises the first failure, `LeaseLost` before others.
-        """
+        """Commit tables in parallel until all have ended. Raises the first failure, `LeaseLost` before others."""
 
         def commit(table: Table) -> None:
             self._commit(table, output.rows(table), query, batch_id)

@@ -14,10 +14,7 @@ from decisions.bundles.projection import load_of, mean_load, move_bundle, projec
 
 
 def select_least_long_term(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
-    """LeastLongTermMessageRate: the broker with the lowest long-term message rate. Default up to 4.x.
-
-    An overloaded broker counts as infinitely busy.
-    """
+    """LeastLongTermMessageRate (default up to 4.x): lowest long-term rate; overloaded is infinite."""
     scores = {broker: _score_broker(cluster, broker) for broker in brokers}
     if not scores:
         return None
