@@ -15,10 +15,7 @@ import httpcore
 
 
 def address_resolver(allow_local: bool) -> Callable[[str, int], str]:
-    """Return a function from host and port to the address to connect to.
-
-    It raises `httpcore.ConnectError` when no address is allowed.
-    """
+    """Return a function from host and port to an allowed address, else `httpcore.ConnectError`."""
 
     def resolve(host: str, port: int) -> str:
         try:
@@ -36,10 +33,7 @@ def address_resolver(allow_local: bool) -> Callable[[str, int], str]:
 
 
 def is_local(address: str) -> bool:
-    """Return True for loopback, link-local, metadata, multicast and reserved addresses.
-
-    An IPv4 address embedded in an IPv6 one is judged by itself.
-    """
+    """Tell if an address, or one embedded, is loopback, link-local, metadata, multicast or reserved."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = (

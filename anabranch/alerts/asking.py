@@ -63,10 +63,7 @@ class Asking:
 
 
 def _check_labels(columns: Sequence[str]) -> None:
-    """Raise `AskError` for a column whose name Alertmanager would not accept as a label.
-
-    Names that begin with `__` are reserved by Prometheus.
-    """
+    """Raise `AskError` for a column that is no label of Alertmanager (`__` is reserved by Prometheus)."""
     for name in columns:
         if not NAME.fullmatch(name) or name.startswith("__"):
             raise AskError(

@@ -107,10 +107,7 @@ class Evaluator:
         return [alert for alert, _, _ in changed]
 
     def settle(self) -> None:
-        """Finish a change that could not be recorded, and record the notices settled since the last time.
-
-        Raises `LeaseLost`, or what Delta raises.
-        """
+        """Finish an unrecorded change, and record settled notices. Raises `LeaseLost` or Delta's errors."""
         for notice in self._record.finish():
             self._tell(notice)
         self._unsettled += _take_settled(self._couriers.values())

@@ -107,10 +107,7 @@ class AnnouncedState:
         return [record]
 
     def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[KafkaRecord]:
-        """Return the records for a topic's consumers, of all subscriptions, as of `now` (ms).
-
-        None for a topic whose layout was not announced: the job would wait for it.
-        """
+        """Return records of a topic's consumers at `now` (ms); None without an announced layout."""
         state = self.topics.get(topic)
         if state is None:
             return []

@@ -275,10 +275,7 @@ def _by_load_data(settings: Mapping[str, str]) -> bool:
 
 
 def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, now: int) -> BrokerLoadData:
-    """Return an extensible broker's load data, as in its own topic, from its bundles and metrics.
-
-    The averaged usage is the broker's; throughput is not averaged.
-    """
+    """Return an extensible broker's load data: averaged usage, and throughput that is not averaged."""
     average = _AVERAGE.search(metrics)
     values: dict[str, Any] = dict(read_usage(metrics))
     values |= {

@@ -286,10 +286,7 @@ class LakeReader:
                 self._lives.pop(former, None)
 
     def _is_of_former(self, name: str, instant: datetime) -> bool:
-        """Return whether a row of a batch is of an incarnation that has ended.
-
-        A batch may end an incarnation and begin the next: its rows are of the latter.
-        """
+        """Return whether a row is of an ended incarnation; those of the ending batch are of the next."""
         ended_at = self._ended_at.get(name)
         return ended_at is not None and (instant < ended_at or (instant == ended_at and name not in self._topics))
 

@@ -51,10 +51,7 @@ def seen_segments(
 
 
 def oldest_age(sweeps: Iterable[Sweep], used: bool = False) -> float:
-    """Return the longest time since a topic was last read, in seconds, or since it became known.
-
-    With `used`, only topics in use count.
-    """
+    """Return the longest time, seconds, since a topic (with `used`, in use) was last read or became known."""
     return max((sweep.oldest_seconds(time.monotonic(), used) for sweep in sweeps), default=0.0)
 
 

@@ -34,10 +34,7 @@ class BrokerReader:
         return cls(ClusterAdmin(transport), ScalableTopics(transport))
 
     def brokers(self, cluster: str, current: Collection[str]) -> Reply[dict[str, BrokerReader | Misdirected | None]]:
-        """Return the live brokers, each with its reader.
-
-        The value is a fault when the broker may not be asked, and None for one that is in `current`.
-        """
+        """Return live brokers with a reader, a fault if they may not be asked, or None if `current`."""
         reply = self.cluster.brokers(cluster)
         if not isinstance(reply, Answered):
             return reply

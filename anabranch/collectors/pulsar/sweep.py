@@ -146,10 +146,7 @@ class Sweep:
         return topic
 
     def oldest_seconds(self, now: float, used: bool = False) -> float:
-        """Return the longest time since a topic was last read, or since it became known.
-
-        With `used`, only topics in use count.
-        """
+        """Return the longest time since a topic (with `used`, in use) was last read or became known."""
         read = (read_at for topic, read_at in self._read_at.items() if not used or self._counts_as_used(topic, now))
         return max((now - read_at for read_at in read), default=0.0)
 

@@ -46,10 +46,7 @@ class SegmentDecision(Decision):
         return f"{self.action} {segments} of {self.subject}{into}"
 
     def replaces(self, earlier: Decision) -> bool:
-        """Return whether this split replaces an earlier merge.
-
-        A segment that has become hot is split at once, without being merged first: an open merge holds no split.
-        """
+        """Return whether this split replaces an earlier merge: a hot segment is split without merging."""
         if not isinstance(earlier, SegmentDecision) or (self.action, earlier.action) != ("split", "merge"):
             return False
         return not set(self.segments).isdisjoint(earlier.segments)

@@ -106,10 +106,7 @@ class BundlesActor:
             self._accepted.pop(next(iter(self._accepted)), None)
 
     def _find_balancing(self, decision: BundleChange, brokers: list[str]) -> Reply[str | None]:
-        """Return a broker whose own balancer makes such changes, or None.
-
-        The leader makes them, and every broker may become it: none is assumed to be switched off.
-        """
+        """Return a broker, not only the leader, whose own balancer makes such changes, or None."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             replies = dict(zip(brokers, pool.map(self._settings_of, brokers), strict=True))
         faults = [reply for reply in replies.values() if not isinstance(reply, Answered)]

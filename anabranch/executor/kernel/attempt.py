@@ -91,10 +91,7 @@ def try_once(
     may_call: Callable[[], bool],
     holds_lease: Callable[[], bool],
 ) -> tuple[Result, AttemptProgress]:
-    """Advance one decision by at most one call.
-
-    `may_call` is asked right before the call. If it says no, the look may still settle the decision.
-    """
+    """Advance a decision by at most one call, if `may_call` right before; else the look may settle it."""
     may_have_called = progress.open_end or progress.calls > 0
     before = _look(actor, decision, may_have_called)
     if isinstance(before, NoAnswer):

@@ -108,10 +108,7 @@ class Executor:
         holds_lease: Callable[[], bool] = lambda: True,
         elsewhere: Collection[str] = (),
     ) -> None:
-        """`holds_lease` is called, from any thread, right before a call.
-
-        `elsewhere`: families that other processes apply.
-        """
+        """`holds_lease` is asked by any thread before a call; `elsewhere`: families of other processes."""
         self._holds_lease, self._elsewhere = holds_lease, frozenset(elsewhere)
         self._settings, self._tail, self._ledger = settings, tail, ledger
         self._actors, self._announcer, self._clock = actors, announcer, clock
@@ -205,10 +202,7 @@ class Executor:
             self._begin(work)
 
     def _restore_counts(self) -> None:
-        """Restore the counters of the brakes.
-
-        Every decision with an intent counts as a call that ends now: a call may have been out until this start.
-        """
+        """Restore the brakes' counters; each intent counts as a call that ends now, as it may have."""
         now = self._clock()
         seconds = max(COUNTED_SECONDS, self._settings.brakes.failures_seconds)
         recently = self._ledger.since(now - timedelta(seconds=seconds))

@@ -35,10 +35,7 @@ class AgreementRule:
 
 
 def rules(batches_since: date | None, has_all_events: bool) -> Iterator[AgreementRule]:
-    """Yield all rules.
-
-    `batches_since`: the day before which batches are forgotten; `has_all_events`: no event is forgotten.
-    """
+    """Yield all rules for rows from `batches_since` on; `has_all_events`: no event is forgotten."""
     yield from _of_decisions()
     yield _brakes()
     yield from (_of_day(table) for table in TABLES.values())

@@ -36,10 +36,7 @@ class Change:
     """With one step less, to which the answer is still the old one; None: it is a single step."""
 
     def restarts_windows(self, seen: TopicSnapshot) -> bool:
-        """Return True if the change leads to a merge that the job makes only after another merge window.
-
-        The window begins with the new thresholds.
-        """
+        """Return whether its merge comes only after another merge window, under new thresholds."""
         actions = () if isinstance(self.answer, Hold) else (self.answer, *self.answer.also)
         is_other = self.changed.policy.merge_thresholds != seen.policy.merge_thresholds
         return is_other and any(isinstance(action, Merge) for action in actions)

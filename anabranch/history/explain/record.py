@@ -59,10 +59,7 @@ class NotOnRecord(LookupError):
 
 
 class Evaluations(NamedTuple):
-    """Last evaluation of the topic (tick, event or hot sample of its own) and its next tick; milliseconds.
-
-    None: not on record.
-    """
+    """Last evaluation of the topic and its next tick, milliseconds; None: not on record."""
 
     last: int | None
     following: int | None

@@ -85,10 +85,7 @@ class River:
 
 
 def read_river(lake: str, topic: str, since: datetime | None = None, until: datetime | None = None) -> River:
-    """Return the river of a topic from `since` to `until` (aware; None: the last batch on record).
-
-    Raises `NothingOnRecord`, and what Delta raises.
-    """
+    """Return a topic's river in a time (aware; None: to the end). Raises `NothingOnRecord`, as Delta."""
     last = last_batch(lake)
     if last is None:
         raise NothingOnRecord(
@@ -125,10 +122,7 @@ def river_of(
     reasons: dict[str, str],
     by_action: dict[Action, list[tuple[int, str]]],
 ) -> River:
-    """Build the river from layout events in their order.
-
-    `reasons`: of decisions by id; `by_action`: instants and ids of decisions by their action.
-    """
+    """Build the river from ordered layouts, `reasons` by decision, and instants and ids `by_action`."""
     by_segment: dict[tuple[int, int], Reach] = {}
     before: dict[int, Segment] = {}
     led: dict[tuple[int, int], str] = {}

@@ -160,10 +160,7 @@ def _bank(
     columns: tuple[float, float, float, float],
     coordinates: Places,
 ) -> _Bank:
-    """Return four points of a bank: its beginning, the end of the first bend, the second bend, its end.
-
-    `columns`: the distances of these four from the left.
-    """
+    """Return the four points of a bank, begin, two bends and end, at these `columns` from the left."""
     y, land = coordinates.y(hash_value), coordinates.land(hash_value, reach.life)
     was = land if not reach.parents or coordinates.is_bank(hash_value, reach.begins, reach.life, before=True) else 0.0
     stays = not coordinates.goes_on(reach) or coordinates.is_bank(hash_value, ends, reach.life, before=False)

@@ -22,10 +22,7 @@ def replay_clusters(
     clusters: Collection[str] | None = None,
     progress: Progress = lambda *_: None,
 ) -> None:
-    """Add the differences of clusters to `replayed`.
-
-    Nothing is compared before `since` (milliseconds; None: all). Raises what reading the record raises.
-    """
+    """Add differences of clusters since `since` (milliseconds; None: all). Raises as reading the record."""
     names = [name for name in recorded.topics if clusters is None or name in clusters]
     replay = ClustersReplay(**recorded.begun_clusters(names), every_version=True)
     next_told = 0.0

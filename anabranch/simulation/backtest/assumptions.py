@@ -156,10 +156,7 @@ def divided(
 def layouts_of(
     first: SegmentLayout, began_at: int, actions: Iterable[tuple[int, str, tuple[int, ...]]]
 ) -> tuple[list[tuple[int, frozenset[int]]], list[tuple[int, int]]]:
-    """Apply actions to a layout; return the starts of segments over time, and the hashes of each action.
-
-    `actions`: instant, kind and segments.
-    """
+    """Apply actions (instant, kind, segments); return segments' starts over time, and hashes by action."""
     layout = first
     starts = [(began_at, frozenset(segment.start for segment in first.active))]
     ranges: list[tuple[int, int]] = []

@@ -18,10 +18,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 
 
 def parts_by_spark(session: Any, history: History, policies: Mapping[str, ConfiguredPolicy]) -> Iterator[Part]:
-    """Yield the `parts` for `backtest`, in no order. Raises what Spark raises.
-
-    Each part is held in memory when it arrives.
-    """
+    """Yield the `parts` for `backtest` in no order, each held in memory. Raises what Spark raises."""
     numbers = session.createDataFrame([(number,) for number in range(len(history.parts))], "number INT")
     dealt = numbers.repartitionByRange(len(history.parts), "number")
     for row in dealt.mapInArrow(_worker(history, dict(policies)), "body BINARY").toLocalIterator(

@@ -122,10 +122,7 @@ class TopicLife(NamedTuple):
 
 
 def topic_lives(announcements: Sequence[Told]) -> list[TopicLife]:
-    """Return the lives of the topics that had one name, ascending.
-
-    Late announcements of an earlier life, or of an earlier layout, are left out.
-    """
+    """Return the lives of the topics that had one name, ascending, without late announcements."""
     lives: list[TopicLife] = []
     layouts: list[Announced] = []
     known, after = NameLives(), 0

@@ -113,10 +113,7 @@ def backtest(
     progress: Progress = lambda *_: None,
     parts: Iterable[Part] | None = None,
 ) -> Backtest:
-    """Backtest every policy and the one that ran. Raises what Delta raises.
-
-    `parts`: results of `backtest_part` from other workers; None: compute them here.
-    """
+    """Backtest every policy and the one that ran, or combine other workers' `parts`. Raises as Delta."""
     results = Backtest()
     work = [(history, number, dict(policies)) for number in range(len(history.parts))]
     for number, (topics, series) in enumerate(parts if parts is not None else _done(work, processes), 1):

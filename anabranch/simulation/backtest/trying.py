@@ -179,10 +179,7 @@ def drawn_sample(troubles: Mapping[str, Trouble], seed: int) -> dict[str, int]:
 
 @contextmanager
 def open_trials(searched: History, unseen: History | None, processes: int = 1, seed: int = 1) -> Iterator[Trials]:
-    """Prepare the topics of a history, in shares for so many processes.
-
-    Raises what Delta raises, and `WorkerLost`, also from the block.
-    """
+    """Prepare a history's topics in shares by process. Raises Delta's errors, and `WorkerLost` also later."""
     keys = [(number, name) for number, part in enumerate(searched.parts) for name in part]
     with ExitStack() as workers:
         shares: Share | list[Worker]

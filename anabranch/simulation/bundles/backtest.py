@@ -81,10 +81,7 @@ def backtest(
 
 
 def of_text(text: str, profile: str, ran: Mapping[str, Any], settings: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return profile and settings of a balancer.
-
-    A version has its own defaults, anything else is laid over what ran. Raises `ConfigurationError`.
-    """
+    """Return a balancer's profile and settings, over a version's or what ran. Raises `ConfigurationError`."""
     if text.partition(",")[0] in PROFILES:
         return read(text, settings)
     named_profile, changed = read(text, settings)

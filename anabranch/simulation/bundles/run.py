@@ -68,10 +68,7 @@ def _shedder(configuration: Mapping[str, Any]) -> str:
 
 
 def simulate(fleet: Fleet, configuration: Mapping[str, Any], profile: str = "4.x") -> BalancingOutcome:
-    """Return the outcome of a balancer on a fleet.
-
-    Raises `ConfigurationError` for a setting that cannot be read, or a strategy that is not simulated.
-    """
+    """Return a balancer's outcome on a fleet. Raises `ConfigurationError`, for unsimulated strategies too."""
     return _Run(fleet, dict(configuration), profile).run()
 
 

@@ -24,10 +24,7 @@ def _fleet(
     load: float = 0.4,
     fan_out: Floats | None = None,
 ) -> Fleet:
-    """Return a fleet with bundles dealt in turns to the brokers present at the start.
-
-    `load`: the average share of those brokers' CPU that the bundles take.
-    """
+    """Return a fleet with bundles dealt to the first brokers, taking the share `load` of their CPU."""
     here = [broker for broker in brokers if broker.joins == 0]
     count = len(weights)
     total = load * sum(broker.messages for broker in here) / 2

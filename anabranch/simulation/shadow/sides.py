@@ -80,10 +80,7 @@ class Both:
 
 
 def parts_of(action: str, segments: Iterable[int]) -> list[What]:
-    """Return the parts of a decision that are done one by one.
-
-    A rebucket has one for each of its segments, as in the layouts of Pulsar's own.
-    """
+    """Return the parts of a decision that are done one by one: of a rebucket one for each segment."""
     ids = tuple(sorted(segments))
     return [(action, (segment,)) for segment in ids] if action == "rebucket" else [(action, ids)]
 

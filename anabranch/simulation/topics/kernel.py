@@ -104,10 +104,7 @@ _NEARLY = 1e-12
 
 
 def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, int]:
-    """Return regrets of a half of a segment, the pause handed on to it, and the finest width merged in it.
-
-    See `decisions.autoscale.past.past_after_layout`.
-    """
+    """Return a half's regrets, inherited pause and finest merged width (`past.past_after_layout`)."""
     back = max(old[_RETURNED], old[_HANDED_ON], 0)
     if not old[_MADE] or width < old[_FINEST]:
         return 0, back, width
@@ -465,10 +462,7 @@ class Kernel:
         return stays
 
     def _sample(self, rows: Ints, change: Ints, now: Ints) -> Bools:
-        """Filter the current loads of segments, and find the next change that matters.
-
-        Returns the rows with a significant sample above a split threshold.
-        """
+        """Filter current loads, find the next change that matters, and return rows with new hot samples."""
         is_hot = np.zeros(len(rows), np.bool_)
         limits = self._limits
         segments, owner = self._segments(rows)

@@ -68,10 +68,7 @@ class RecordedDemand:
         initial: Mapping[str, int] | None = None,
         step_ms: int = STEP_MS,
     ) -> None:
-        """`initial`: segments that topics begin with, default one. All of it is kept in memory.
-
-        Raises `DemandError` when no line has a rate.
-        """
+        """`initial`: first segments (default 1); all is in memory. Raises `DemandError` without a rate."""
         ordered = sorted(lines, key=lambda line: line.at)
         if not any(isinstance(line, RangeLine) for line in ordered):
             raise DemandError("there is no line with a rate in it")

@@ -74,10 +74,7 @@ class ShapedDemand:
             yield Window(self.began_at + begin, self.began_at + end, timelines)
 
     def _timeline(self, index: int, begin: int, end: int, announced: dict[int, int]) -> Timeline:
-        """Return the timeline of a topic.
-
-        `begin`, `end`: milliseconds after the beginning; `announced`: the last number of consumers by topic.
-        """
+        """Return a topic's timeline from `begin` to `end` (milliseconds); `announced`: last consumers."""
         profiles, instants, which, level = self._steps_of(index, begin, end)
         consumers = []
         times = np.arange(-(-begin // _CONSUMERS_EVERY_MS) * _CONSUMERS_EVERY_MS, end, _CONSUMERS_EVERY_MS)

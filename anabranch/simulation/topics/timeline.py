@@ -91,17 +91,11 @@ class Source(Protocol):
         """Return the first layouts of the topics at these indices. A layout has the topic's own override."""
 
     def windows(self, indices: range) -> Iterator[Window]:
-        """Yield the demand of the topics at these indices, in consecutive windows of whole steps.
-
-        They cover `began_at` to `began_at + steps * step_ms`.
-        """
+        """Yield these topics' demand in consecutive windows of whole steps, of `steps` in all."""
 
 
 def step_for(tick_ms: int) -> int:
-    """Return the step of a simulation, milliseconds: a sixth of a tick, as in PIP-483.
-
-    It is rounded to whole seconds and at most `STEP_MS`.
-    """
+    """Return the step, milliseconds: a sixth of a tick (PIP-483) in whole seconds, at most `STEP_MS`."""
     return max(1_000, min(STEP_MS, tick_ms // 6_000 * 1_000))
 
 

@@ -84,10 +84,7 @@ class Limits:
         return np.where(self.keeps_depth[row], remembered, shown)
 
     def shallow_at(self, row: Ints, remembered: Ints, shown: Ints, made_at: Ints) -> Ints:
-        """Return the instant from which each segment's depth permits a merge (`TopicSnapshot.shallow_at`).
-
-        `remembered`: depths of segments made at `made_at`.
-        """
+        """Return when segments' depths (`remembered` since `made_at`) permit a merge, as `TopicSnapshot`."""
         cap, keeps = self.max_depth[row], self.keeps_depth[row]
         fades_at = np.where((made_at == NEVER) | (cap <= 0), NOT_DUE, made_at + (remembered - cap + 1) * FORGOTTEN_MS)
         depth = np.where(keeps, remembered, shown)
@@ -103,10 +100,7 @@ class Limits:
         cold_since: Ints,
         width: Ints,
     ) -> Ints:
-        """Return the instant until which each segment is not merged.
-
-        `origin`: `BY_SPLIT`, `BY_MERGE` or 0. See `decisions.autoscale.merge_pass.settled_at`.
-        """
+        """Return until when segments are not merged, as `merge_pass.settled_at`; `origin` 0: neither."""
         settle, within = self._settle[row], self._returns_within[row]
         pause_ms = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
         pause_ms = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[row], NOT_DUE, pause_ms)
