@@ -16,10 +16,11 @@ run: setup  ## the whole system on this machine, with a live screen, until Ctrl-
 unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no process: some minutes (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
-test: setup lint  ## lint, then all tests (ARGS="-k NAME" chooses)
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+test: setup lint  ## lint, then all tests but the long ones of soak (ARGS="-k NAME" chooses)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "not soak" --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-soak: setup  ## controllers, ZooKeepers and a Kafka under random faults, with rules checked all the time (ARGS="--minutes 30 --seed 7")
+soak: setup  ## the long tests, then controllers, ZooKeepers and a Kafka under random faults (ARGS="--minutes 30 --seed 7")
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m soak --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 	@$(BIN)/python -m tests.harness.chaos --kafka $(ARGS)
 
 cluster: setup  ## a server-side dry run of the chart on a Kubernetes API server (built by Go once)

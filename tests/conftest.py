@@ -38,8 +38,8 @@ SERVERS = {
     "zookeeper",
 }
 """Fixtures that start a JVM or a server."""
-NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar"}
-"""Marks of tests that start a JVM, a server or a process."""
+NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar", "soak"}
+"""Marks of tests that start a JVM, a server or a process, or are long."""
 
 
 @pytest.hookimpl(tryfirst=True)

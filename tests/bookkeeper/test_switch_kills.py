@@ -27,7 +27,7 @@ from tests.bookkeeper.pulsar_like import CLEANUP, ROLLBACK, SWITCH, PulsarLike, 
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
-SUBJECT, KILLS = "standalone/old-new-1", 2
+SUBJECT = "standalone/old-new-1"
 
 
 @pytest.fixture
@@ -107,11 +107,13 @@ def one_active(pulsar: PulsarLike) -> Iterator[Counter[int]]:
         looking.join()
 
 
-def test_random_kills_deliver_everything_once(pulsar: PulsarLike) -> None:
+@pytest.mark.parametrize(("kills", "least"), [(3, 2), pytest.param(12, 8, marks=pytest.mark.soak)])
+def test_random_kills_deliver_everything_once(pulsar: PulsarLike, kills: int, least: int) -> None:
     """The switch and its bookie clients are killed again and again."""
     chance = random.Random(7)
     with one_active(pulsar) as seen:
-        assert killed_at(pulsar, SWITCH, lambda: moved(pulsar, "new"), chance.sample(range(1, 560), 6), chance) >= 4
+        instants = chance.sample(range(1, 560), kills)
+        assert killed_at(pulsar, SWITCH, lambda: moved(pulsar, "new"), instants, chance) >= least
         assert "300 of 300 on new" in pulsar.ok(*SWITCH)
     assert set(seen) == {1}
 
@@ -131,17 +133,18 @@ def test_random_kills_deliver_everything_once(pulsar: PulsarLike) -> None:
         }
 
 
-def test_random_kills_of_rollback_and_cleanup_lose_nothing(pulsar: PulsarLike) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
+def test_random_kills_of_rollback_and_cleanup_lose_nothing(pulsar: PulsarLike, kills: int) -> None:
     """Every entry is read where its ledger's stamp leads, before and after each of them."""
     chance, before = random.Random(11), pulsar.contents()
     assert (len(before), sum(entries for entries, _ in before.values())) == (300, 900)
     pulsar.ok(*SWITCH)
-    assert killed_at(pulsar, ROLLBACK, lambda: moved(pulsar, "old"), chance.sample(range(301, 450), KILLS), chance)
+    assert killed_at(pulsar, ROLLBACK, lambda: moved(pulsar, "old"), chance.sample(range(301, 450), kills), chance)
     assert "300 of 300 on old" in pulsar.ok(*ROLLBACK)
     assert pulsar.contents() == before
     pulsar.ok("precheck", "--name", "new", "--advance")
     assert "300 of 300 on new" in pulsar.ok(*SWITCH)
-    assert killed_at(pulsar, CLEANUP, lambda: left(pulsar, "old"), chance.sample(range(1, 150), KILLS), chance)
+    assert killed_at(pulsar, CLEANUP, lambda: left(pulsar, "old"), chance.sample(range(1, 150), kills), chance)
     assert "did not leave" in pulsar.run(*CLEANUP).stderr
     assert "all in order" in pulsar.ok("check", "--contents")
     assert not set(pulsar.bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())

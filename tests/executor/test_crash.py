@@ -65,15 +65,16 @@ def test_killed_executor_finishes_after_restart(house: House, tmp_path: Path, po
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, seed: int):
+@pytest.mark.parametrize(("seed", "most"), [(1, 4), pytest.param(2, 8, marks=pytest.mark.soak)])
+def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, seed: int, most: int):
+    """Each of at most `most` kills is followed by the wait for the dead one's lease."""
     chance, job, recorded, kills = random.Random(seed), Job(house.lake), set(), 0
     topics = [house.create(name, 8) for name in ("one", "two")]
     decided = [house.decide(topic, segment) for topic in topics for segment in range(8)]
     house.commit(*decided)
     read = 0
     while len(recorded) < len(decided):
-        point = f"random-{chance.random()}" if kills < MAX_KILLS else "never"
+        point = f"random-{chance.random()}" if kills < most else "never"
         with started(house, tmp_path, point) as process:
             while process.poll() is None and len(recorded) < len(decided):
                 with suppress(subprocess.TimeoutExpired):
@@ -85,10 +86,6 @@ def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, see
         assert [end["status"] for end in house.ends(one)] == ["applied"]
     for topic in topics:
         assert (house.layout(topic).epoch, len(house.layout(topic).active)) == (8, 16)
-
-
-MAX_KILLS = 6
-"""Each is followed by the wait for the dead one's lease; `python -m tests.harness.chaos.kills` kills for longer."""
 
 
 def deliver(events: Path, read: int, chance: random.Random, job: Job, recorded: set[str]) -> int:

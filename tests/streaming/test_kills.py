@@ -32,24 +32,34 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 KILLS = [
     ("state-upload", "all", -signal.SIGKILL),
-    ("output:before", "all", -signal.SIGKILL),
-    ("events:after", "driver", -signal.SIGKILL),
     ("segment_load:after", "jvm", 1),
     ("commit-log", "driver", -signal.SIGKILL),
     ("decisions:after", "manager", 1),
 ]
-"""Point, victim, and how the driver ends."""
+"""Point, victim, and how the driver ends: each victim once."""
+MORE_KILLS = [("output:before", "all", -signal.SIGKILL), ("events:after", "driver", -signal.SIGKILL)]
+FILE_POINTS = ["output:before", "decisions:after", "segment_load:before", "batches:before"]
+"""Points around the reading of the workers' files."""
 
 
-@pytest.mark.parametrize("inline_bytes", [INLINE_BYTES, 0], ids=["through Spark", "in files"])
-def test_crashes_under_load_leave_the_exact_lake(inline_bytes, start, job_settings, own_broker, tmp_path, monkeypatch):
-    """Crashed at every point; an undisturbed computation gives the same lake."""
+@pytest.mark.parametrize(
+    ("inline_bytes", "points"),
+    [
+        pytest.param(INLINE_BYTES, SINK_POINTS, id="through Spark"),
+        pytest.param(0, FILE_POINTS, id="in files"),
+        pytest.param(0, SINK_POINTS, id="in files, every point", marks=pytest.mark.soak),
+    ],
+)
+def test_crashes_under_load_leave_the_exact_lake(
+    inline_bytes, points, start, job_settings, own_broker, tmp_path, monkeypatch
+):
+    """Crashed at each point; an undisturbed computation gives the same lake."""
     keep_all_batches(job_settings, tmp_path)
     monkeypatch.setattr(streaming.job.job, "BucketProcessor", partial(BucketProcessor, inline_bytes=inline_bytes))
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint = Path(settings.stream.checkpoint)
     with restless_cluster(feed, settings):
-        for point in SINK_POINTS:
+        for point in points:
             crashes_after_progress(partial(start, crashing_sink(point)), checkpoint, f"crashed at {point}")
         for how, said in (("raises", "crashed in the operator"), ("killed", "Python worker exited unexpectedly")):
             with monkeypatch.context() as patched:
@@ -91,13 +101,17 @@ def test_late_connections_restart_the_query(start, job_settings, own_broker, tmp
     is_what_an_undisturbed_computation_gives(settings, feed)
 
 
-def test_killed_processes_leave_startable_state(start_process, start, job_settings, own_broker, tmp_path):
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(KILLS, id="each victim"), pytest.param(MORE_KILLS + KILLS, id="again", marks=pytest.mark.soak)],
+)
+def test_killed_processes_leave_startable_state(kills, start_process, start, job_settings, own_broker, tmp_path):
     """The next start continues from the checkpoint and the lake."""
     keep_all_batches(job_settings, tmp_path)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint, scratch = Path(settings.stream.checkpoint), settings.path(settings.local.folder) / "scratch"
     with restless_cluster(feed, settings):
-        for point, victim, end in KILLS:
+        for point, victim, end in kills:
             logged = entries_of(checkpoint)
             assert start_process(point, victim).process.wait(180) == end, point
             assert entries_of(checkpoint) > logged, f"no progress before {point}"
