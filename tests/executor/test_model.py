@@ -100,9 +100,19 @@ def test_one_exploration_finds_every_broken_rule(assumption: str):
         assert (sought is not None) == any(words in one for one in found), words
 
 
-def test_the_page_says_what_the_model_says_now():
-    written = (Path(__file__).parent / "model" / "PROTOCOL.md").read_text()
+PAGE = Path(__file__).parent / "model" / "PROTOCOL.md"
+
+
+def test_page_shows_shortest_history_of_each_protection():
+    written = PAGE.read_text()
     assert written.startswith(page.beginning())
+    for name in page.PROTECTIONS:
+        assert page.unprotected(name) in written
+
+
+@pytest.mark.soak
+def test_the_page_says_what_the_model_says_now():
+    written = PAGE.read_text()
     explained = page.explained()
     assert "\nnone\n" not in explained, "without a protection or an assumption no rule breaks"
     assert explained in written

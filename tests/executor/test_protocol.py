@@ -13,21 +13,24 @@ from tests.executor.model.rules import Rules
 from tests.executor.model.scenarios import scenarios
 from tests.executor.model.state import Step
 
+SPLITS, MOVES = Rules(faults=1, siblings=2), Rules(faults=1, siblings=2, bundles=True)
+
 
 @pytest.mark.parametrize(
-    ("rules", "least"),
+    ("rules", "least", "every"),
     [
-        (Rules(faults=1), 80),
-        (Rules(faults=1, siblings=2), 150),
-        (Rules(faults=1, siblings=2, bundles=True), 140),
+        pytest.param(Rules(faults=1), 80, 1, id="one decision"),
+        pytest.param(SPLITS, 150, 3, id="two splits"),
+        pytest.param(MOVES, 140, 3, id="two moves"),
+        pytest.param(SPLITS, 150, 1, id="two splits, all", marks=pytest.mark.soak),
+        pytest.param(MOVES, 140, 1, id="two moves, all", marks=pytest.mark.soak),
     ],
-    ids=["one decision", "two splits", "two moves"],
 )
-def test_real_executor_follows_model_through_faults(tmp_path: Path, rules: Rules, least: int):
+def test_real_executor_follows_model_through_faults(tmp_path: Path, rules: Rules, least: int, every: int):
     chosen = scenarios(rules)
     assert len(chosen) > least
     played = stage.Stage(tmp_path)
-    for scenario in chosen:
+    for scenario in chosen[::every]:
         played.play(scenario, rules)
 
 

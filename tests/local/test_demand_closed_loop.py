@@ -32,9 +32,10 @@ def test_demonstration_shows_all_actions_in_2_minutes(seed, step):
     assert {action.kind for action in actions} == EVERY_KIND
 
 
-def test_long_demonstration_keeps_showing_all_actions():
-    actions = loop().run(900).actions
-    for window in range(60, 900 - SEEN_WITHIN, 30):
+@pytest.mark.parametrize("seconds", [450, pytest.param(1_800, marks=pytest.mark.soak)])
+def test_long_demonstration_keeps_showing_all_actions(seconds):
+    actions = loop().run(seconds).actions
+    for window in range(60, seconds - SEEN_WITHIN, 30):
         seen = {action.kind for action in actions if window <= action.at < window + SEEN_WITHIN}
         assert seen == EVERY_KIND, f"from second {window}"
 

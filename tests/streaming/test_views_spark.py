@@ -54,7 +54,11 @@ def plain(row: dict[str, Any]) -> tuple[Any, ...]:
         source
         for name, view in views().items()
         if name != "fleet_health"
-        for source in ([f"{name}({at})" for at in AT] if view.parameters else [name])
+        for source in (
+            [f"{name}({AT[1]})", pytest.param(f"{name}({AT[0]})", marks=pytest.mark.soak)]
+            if view.parameters
+            else [name]
+        )
     ],
 )
 def test_both_engines_give_the_same_rows_of(source, registered, spark):

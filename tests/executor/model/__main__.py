@@ -97,14 +97,17 @@ def beginning() -> str:
 
 def explained() -> str:
     """What the model says of each protection and each assumption."""
-    parts = [PROTECTED]
-    for name, what in PROTECTIONS.items():
-        rules = replace(Rules(siblings=2 if name in OF_SIBLINGS else 1), **{name: False})
-        parts.append(f"\nWithout {what}:\n\n```\n{_counterexample(rules)}\n```")
+    parts = [PROTECTED, *map(unprotected, PROTECTIONS)]
     parts += [ASSUMED, _left(conditional=False), CONDITIONAL, _left(conditional=True)]
     for name, what in ASSUMPTIONS.items():
         parts.append(f"\nWhen {what}, for instance:\n\n```\n{_counterexample(replace(Rules(), **{name: True}))}\n```")
     return "\n".join([*parts, TAIL])
+
+
+def unprotected(name: str) -> str:
+    """The shortest history that breaks a rule without a protection."""
+    rules = replace(Rules(siblings=2 if name in OF_SIBLINGS else 1), **{name: False})
+    return f"\nWithout {PROTECTIONS[name]}:\n\n```\n{_counterexample(rules)}\n```"
 
 
 def ending() -> str:
