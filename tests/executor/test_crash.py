@@ -64,6 +64,9 @@ def test_killed_executor_finishes_after_restart(house: House, tmp_path: Path, po
     assert house.gate.count("POST", "split") in (1, 2)
 
 
+SHORT_LEASE = "lease_seconds = 6\nrequest_timeout_seconds = 3\n"
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("seed", "most"), [(1, 4), pytest.param(2, 8, marks=pytest.mark.soak)])
 def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, seed: int, most: int):
@@ -75,7 +78,7 @@ def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, see
     read = 0
     while len(recorded) < len(decided):
         point = f"random-{chance.random()}" if kills < most else "never"
-        with started(house, tmp_path, point) as process:
+        with started(house, tmp_path, point, SHORT_LEASE) as process:
             while process.poll() is None and len(recorded) < len(decided):
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(0.3)
