@@ -39,7 +39,10 @@ def random_snapshots(count, seed=7):
     return [random_snapshot(rng, guards=number % 4 != 0) for number in range(count)]
 
 
-SNAPSHOTS = random_snapshots(6_500)
+@pytest.fixture(scope="module")
+def snapshots():
+    """Drawn once, and not while tests are collected."""
+    return random_snapshots(6_500)
 
 
 def test_the_page_is_what_the_table_says():
@@ -60,15 +63,15 @@ def test_every_situation_has_its_gates():
         assert len(set(gates)) == len(gates)
 
 
-def test_random_snapshots_meet_every_gate():
+def test_random_snapshots_meet_every_gate(snapshots):
     rng = Random(7)
     with_buckets = [bucket_snapshot(rng) for _ in range(2_000)]
-    met = {answer.gate for answer in map(decide, [*SNAPSHOTS, *with_buckets]) if isinstance(answer, Hold)}
+    met = {answer.gate for answer in map(decide, [*snapshots, *with_buckets]) if isinstance(answer, Hold)}
     assert met >= set(BINDING_GATES) - {Gate.UNSPLITTABLE}
 
 
-def test_gates_pass_exactly_when_relation_holds():
-    for one in SNAPSHOTS:
+def test_gates_pass_exactly_when_relation_holds(snapshots):
+    for one in snapshots:
         for reading in decide(one).gates:
             words = DESCRIPTIONS[reading.gate]
             if words.relation and reading.measured is not None:
@@ -76,23 +79,23 @@ def test_gates_pass_exactly_when_relation_holds():
                 assert (reading.margin >= 0) if reading.passed else (reading.margin <= 0), reading
 
 
-def test_gates_are_read_once_each_and_in_order():
-    for one in SNAPSHOTS:
+def test_gates_are_read_once_each_and_in_order(snapshots):
+    for one in snapshots:
         gates = [reading.gate for reading in decide(one).gates]
         assert gates.count(Gate.RETRY_BACKOFF) <= 1
         gates = [gate for gate in gates if gate is not Gate.RETRY_BACKOFF]
         assert gates == sorted(set(gates), key=ORDER.index)
 
 
-def test_hold_bound_by_own_failed_reading():
-    for one in SNAPSHOTS:
+def test_hold_bound_by_own_failed_reading(snapshots):
+    for one in snapshots:
         answer = decide(one)
         if isinstance(answer, Hold):
             assert answer.binding in answer.gates
             assert not answer.binding.passed
 
 
-def test_chosen_action_has_no_forbidding_gate():
+def test_chosen_action_has_no_forbidding_gate(snapshots):
     forbids = {
         Split: {Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE},
         Merge: {
@@ -104,7 +107,7 @@ def test_chosen_action_has_no_forbidding_gate():
             Gate.MERGE_WINDOW,
         },
     }
-    for one in SNAPSHOTS:
+    for one in snapshots:
         answer = decide(one)
         if not isinstance(answer, Hold):
             assert not [
@@ -112,8 +115,8 @@ def test_chosen_action_has_no_forbidding_gate():
             ]
 
 
-def test_action_names_its_segments():
-    for one in SNAPSHOTS:
+def test_action_names_its_segments(snapshots):
+    for one in snapshots:
         answer = decide(one)
         if not isinstance(answer, Hold):
             wire = answer_to_wire(answer)
@@ -121,14 +124,14 @@ def test_action_names_its_segments():
             assert (answer.action, answer.arguments) == (wire.action, {"segments": segments})
 
 
-def test_every_answer_becomes_json_and_back():
-    for one in SNAPSHOTS:
+def test_every_answer_becomes_json_and_back(snapshots):
+    for one in snapshots:
         wire = answer_to_wire(decide(one))
         assert ANSWER.validate_json(wire.to_json()) == wire
 
 
-def test_round_tripped_snapshot_gives_equal_answer():
-    expressible = [one for one in SNAPSHOTS if _is_expressible(one.policy)][:1100]
+def test_round_tripped_snapshot_gives_equal_answer(snapshots):
+    expressible = [one for one in snapshots if _is_expressible(one.policy)][:1100]
     assert len(expressible) == 1100
     for number, one in enumerate(expressible):
         text = snapshot_to_wire(one).to_json()
@@ -143,9 +146,9 @@ def _is_expressible(policy):
     )
 
 
-def test_next_due_is_first_acting_instant():
+def test_next_due_is_first_acting_instant(snapshots):
     met = set()
-    for one in SNAPSHOTS:
+    for one in snapshots:
         answer = decide(one)
         due = next_due(answer)
         if due is None:
@@ -158,8 +161,8 @@ def test_next_due_is_first_acting_instant():
     assert met >= {Gate.SPLIT_COOLDOWN, Gate.MERGE_COOLDOWN, Gate.MERGE_WINDOW, Gate.RETRY_BACKOFF}
 
 
-def test_without_a_next_due_no_passing_of_time_acts():
-    for one in SNAPSHOTS[:2500]:
+def test_without_a_next_due_no_passing_of_time_acts(snapshots):
+    for one in snapshots[:2500]:
         answer = decide(one)
         # A hot key may be tried again some time, and found again.
         has_key = any(reading.gate is Gate.ONE_HOT_KEY for reading in answer.gates) or one.hot_keys
@@ -168,9 +171,9 @@ def test_without_a_next_due_no_passing_of_time_acts():
                 assert isinstance(decide(at(one, one.now + later)), Hold)
 
 
-def test_eligible_instant_is_when_gate_first_passes():
+def test_eligible_instant_is_when_gate_first_passes(snapshots):
     waits = {Gate.SPLIT_COOLDOWN, Gate.MERGE_COOLDOWN, Gate.RETRY_BACKOFF}
-    for one in SNAPSHOTS[:2500]:
+    for one in snapshots[:2500]:
         for reading in decide(one).gates:
             if reading.gate in waits and reading.eligible_at is not None:
                 for moment, passes in ((reading.eligible_at, True), (reading.eligible_at - 1, False)):
