@@ -109,7 +109,8 @@ def kept_days(lake):
     return found
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
+@pytest.mark.timeout(900)
+@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(stories=st.tuples(*[STEPS] * len(FORMS)))
 def test_layouts_and_consumers_of_kept_days_stay(stories):
     """One lake holds a story of each form, with topics of its own."""
