@@ -15,16 +15,14 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lake.files import read_table
-from lake.tables import OpenTable, make_folder
+from lake.tables import HOOKS, OpenTable, make_folder
 
 EXECUTORS = "executors"
 """Folder of the register of executors: one row per executor; it holds no data rows."""
-REGISTERS = (EXECUTORS,)
-"""All registers, by their folders in the lake."""
 APP = "anabranch-register"
 """Name of the number in the table's log."""
 CLEAN_EVERY = 100
-"""Replacements between two removals of unused files."""
+"""Replacements between two removals of unused files and old commits."""
 _PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.checkpointInterval": "50"}
 
 
@@ -65,6 +63,7 @@ class TableRegister:
                     pa.Table.from_pylist(list(rows), self._schema),
                     mode="overwrite",
                     commit_properties=properties,
+                    post_commithook_properties=HOOKS,
                 )
         except CommitFailedError as error:
             raise Raced(str(error)) from error
@@ -73,14 +72,9 @@ class TableRegister:
             self._number, self._rows, self._version = number, list(rows), self._version + 1
         if number % CLEAN_EVERY == 0:
             with suppress(DeltaError, OSError):
+                self._open.table.cleanup_metadata()
                 self._open.table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
         return number
-
-
-def list_registers(lake: str) -> dict[str, str]:
-    """Return the registers of a lake by name, with their locations."""
-    locations = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
-    return {folder: path for folder, path in locations.items() if DeltaTable.is_deltatable(path)}
 
 
 def read_register(lake: str, folder: str) -> list[dict[str, Any]]:

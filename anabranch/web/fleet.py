@@ -27,13 +27,14 @@ from anabranch.web.trend import FleetTrend
 from anabranch.web.words import namespace_of
 from decisions.autoscale.policy import ResolvedPolicy
 from decisions.autoscale.snapshot import MANAGED
+from lake.files import is_remote
 from lake.tail import StoredRow, Tail
 from schemas.tables.rows import ALERTS
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS, IDLE_SECONDS = 0.2, 1.0
-"""Between two looks at the tables, while a page is open and while none is."""
+LOOK_SECONDS, REMOTE_LOOK_SECONDS = (0.2, 1.0), (1.0, 40.0)
+"""Between two looks at the tables, while a page is open and while none is; in an object store each is a request."""
 UNHEARD_SECONDS = 600.0
 """An end that the job has not heard of for longer is lost."""
 _TOPICS_AT_ONCE = 500
@@ -61,7 +62,8 @@ class WatchedFleet:
         self._alerts: deque[StoredRow] = deque(maxlen=MAX_ALERTS)
         self.trend = FleetTrend()
         """The whole fleet over time, since this process looks at it."""
-        self._stop = threading.Event()
+        self._stop, self._page_opened = threading.Event(), threading.Event()
+        self._busy_seconds, self._idle_seconds = REMOTE_LOOK_SECONDS if is_remote(lake) else LOOK_SECONDS
         self.version = 0
         """Grows with every change."""
 
@@ -73,12 +75,15 @@ class WatchedFleet:
                 self.look()
             except Exception:
                 log.exception("the lake could not be read; trying again")
-            seconds = LOOK_SECONDS if self._wakers else IDLE_SECONDS
-            self._stop.wait(max(seconds, time.monotonic() - begun))
+            self._stop.wait(max(self._busy_seconds, time.monotonic() - begun))
+            if not self._wakers and not self._stop.is_set():
+                self._page_opened.wait(self._idle_seconds - self._busy_seconds)
+            self._page_opened.clear()
 
     def stop(self) -> None:
         """End `run`, and everybody's waiting."""
         self._stop.set()
+        self._page_opened.set()
         self._wake()
 
     @property
@@ -204,9 +209,8 @@ class WatchedFleet:
         with self._lock:
             committed = [row["committed_at"] for row in self._reader.batches]
             newest, is_reading = committed[-1] if committed else None, not self._has_looked
-            return PageFreshness(
-                datetime.now(timezone.utc), newest, self._around[0], is_reading, late_seconds(committed)
-            )
+            late = late_seconds(committed) + (self._idle_seconds if self._idle_seconds > 1 else 0)
+            return PageFreshness(datetime.now(timezone.utc), newest, self._around[0], is_reading, late)
 
     async def after(
         self, version: int, topic: str | None = None, scope: Scope = EVERYWHERE, seconds: float = 15.0
@@ -218,6 +222,7 @@ class WatchedFleet:
         self._loop = asyncio.get_running_loop()
         waker = asyncio.Event()
         self._wakers.add(waker)
+        self._page_opened.set()
         end = time.monotonic() + seconds
         try:
             while not self._stop.is_set():

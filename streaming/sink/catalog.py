@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from lake.files import table_path
-from lake.register import list_registers
+from lake.register import EXECUTORS
 from lake.tables import create_lake
 from schemas.settings.root import Settings
 from schemas.tables.rows import TABLES
@@ -72,7 +73,8 @@ def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
     create_lake(lake)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
     locations = {name: location_of(table_path(lake, table)) for name, table in TABLES.items()}
-    locations |= {name: location_of(path) for name, path in list_registers(lake).items()}
+    if DeltaTable.is_deltatable(register := f"{lake.rstrip('/')}/{EXECUTORS}"):
+        locations[EXECUTORS] = location_of(register)
     for name, location in locations.items():
         table = f"{DATABASE}.{name}"
         if spark.catalog.tableExists(table):

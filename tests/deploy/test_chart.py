@@ -104,6 +104,9 @@ def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, values):
             settings = load_settings([], tmp_path, variables)
             assert settings.executor.mode == "observe"
             assert settings.lake_path == ("/lake" if values == "claim" else "s3://bucket/lake")
+            assert (settings.executor.poll_ms, settings.executor.lease_seconds) == (
+                (1000, 20) if values == "claim" else (5000, 75)
+            )
             assert settings.metrics.host == "0.0.0.0"
             if values == "everything":
                 assert settings.stream.buckets == 64

@@ -25,6 +25,8 @@ from tests.lake.object_store import ObjectStore
 HOME = Path(__file__).resolve().parents[2]
 PARTS = {"executor": ("serve", "executor"), "page": ("web",), "alerts": ("serve", "alerts")}
 START_SECONDS = 40
+AS_THE_CHART = {"ANABRANCH_EXECUTOR__POLL_MS": "5000", "ANABRANCH_EXECUTOR__LEASE_SECONDS": "75"}
+"""Settings of `deploy/helm` for a lake in an object store."""
 
 
 def count_requests(seconds: float) -> dict[str, Counter[str]]:
@@ -41,7 +43,7 @@ def count_requests(seconds: float) -> dict[str, Counter[str]]:
                 **os.environ,
                 **store.environment,
                 "ANABRANCH_CONTROLLER_URL": f"http://127.0.0.1:{free_ports(1)[0]}",
-                "ANABRANCH_EXECUTOR__POLL_MS": "1000",
+                **AS_THE_CHART,
                 "ANABRANCH_KAFKA_BOOTSTRAP": brokers,
                 "ANABRANCH_LAKE__PATH": "s3://bucket/lake",
                 "ANABRANCH_LOCAL__FOLDER": folder,

@@ -68,7 +68,7 @@ STOP_SECONDS = 5.0
 RETRY_DELAY_SECONDS = 0.2
 """Delay after a call without a response; later delays are random, up to twice as long each time."""
 RETRY_MAX_DELAY_SECONDS = 15.0
-IDLE_LOOK_SECONDS = 10.0
+IDLE_LOOK_SECONDS = 60.0
 """Longest time between looks at lease and brakes in an object store while nothing is open: each is a request."""
 MAX_CONFLICTS = 8
 """Conflicts of a decision with other changes that are retried at once; later ones are delayed."""

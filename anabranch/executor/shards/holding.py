@@ -28,7 +28,11 @@ from lake.register import Raced
 log = logging.getLogger(__name__)
 
 BEATS = 6
-"""Heartbeats per promised interval; the member looks at the others five times as often."""
+"""Heartbeats per promised interval; the member looks at the others five times as often.
+
+In an object store, where each look is a request, half of the time in which calls may begin lies between two heartbeats,
+and the member looks only with them.
+"""
 MAX_LOOK_SECONDS = 1.0
 LEAVE_SECONDS = 10.0
 """Longest wait for the work to end at a clean stop."""
@@ -104,7 +108,8 @@ class Holding(Generic[SomeWork]):
         self._works: dict[int, SomeWork] = {}
         self._leaving: set[int] = set()
         self._holds_until = float("-inf")
-        self._beat_at = float("-inf")
+        self._beat_at = self._look_at = float("-inf")
+        self._beat_seconds = (me.seconds - call_seconds) / 2 if register.is_remote else me.seconds / BEATS
         self._waits = False
         self.looped_at = watch()
         """Time of the last pass of `run`, by the clock `watch`."""
@@ -162,6 +167,8 @@ class Holding(Generic[SomeWork]):
         for shard, work in list(self._works.items()):
             if work.ended and shard not in self._leaving:
                 raise RuntimeError(f"the work on shard {shard} has ended by itself")
+        if self._lease_clock() < self._look_at and not any(self._works[shard].ended for shard in self._leaving):
+            return
         try:
             self._look_and_beat()
         except Raced as error:
@@ -187,11 +194,12 @@ class Holding(Generic[SomeWork]):
             for name in dead:
                 log.warning("the executor %s was silent for longer than it had promised: its shards are free", name)
             self._register.replace(changed)
-            self._me, self._holds_until, self._beat_at = mine, now + mine.seconds, now + mine.seconds / BEATS
+            self._me, self._holds_until, self._beat_at = mine, now + mine.seconds, now + self._beat_seconds
             members = changed
             for shard in given_back:
                 del self._works[shard]
                 self._leaving.discard(shard)
+        self._look_at = self._beat_at if self._register.is_remote else now
         self._follow(members)
 
     def _follow(self, members: Members) -> None:

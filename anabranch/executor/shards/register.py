@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.executor.shards.members import Member, Members
+from lake.files import is_remote
 from lake.register import EXECUTORS, TableRegister, read_register
 
 _SCHEMA = pa.schema(
@@ -30,6 +31,8 @@ class MemberRegister:
     def __init__(self, lake: str) -> None:
         """Raises Delta's errors."""
         self._register = TableRegister(lake, EXECUTORS, _SCHEMA)
+        self.is_remote = is_remote(lake)
+        """Whether each look and each heartbeat are requests to an object store."""
 
     def read(self) -> tuple[int, Members]:
         """Return the register's version and the members. Raises Delta's errors."""

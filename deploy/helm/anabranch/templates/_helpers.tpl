@@ -38,13 +38,14 @@ app.kubernetes.io/component: {{ .part }}
 
 {{- define "anabranch.settings" -}}
 {{- $v := .root.Values }}
+{{- $remote := contains "://" $v.lake.path }}
 {{- $own := dict
   "metrics" (dict "host" "0.0.0.0")
   "log" (dict "format" "json")
-  "lake" (dict "path" $v.lake.path)
+  "lake" (dict "path" $v.lake.path "compact_minutes" ($remote | ternary 2 10))
   "kafka" (dict "security_protocol" $v.kafka.securityProtocol)
   "bundles" (dict "enabled" $v.bundles.enabled)
-  "executor" (dict "mode" $v.executor.mode "poll_ms" 1000 "metrics_port" 9464 "brakes" (dict "actions_per_minute" $v.executor.actionsPerMinute))
+  "executor" (dict "mode" $v.executor.mode "poll_ms" ($remote | ternary 5000 1000) "lease_seconds" ($remote | ternary 75 20) "metrics_port" 9464 "brakes" (dict "actions_per_minute" $v.executor.actionsPerMinute))
   "stream" (dict "checkpoint" "/var/lib/anabranch/checkpoint" "spark_conf" "/etc/anabranch/spark.conf" "metrics_port" 9464)
   "collect" (dict "folder" "/var/lib/anabranch/collect" "metrics_port" 9464)
   "alerts" (dict "metrics_port" 9464)
