@@ -23,8 +23,8 @@ soak: setup  ## the long tests, then controllers, ZooKeepers and a Kafka under r
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m soak --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 	@$(BIN)/python -m tests.harness.chaos --kafka $(ARGS)
 
-cluster: setup  ## a server-side dry run of the chart on a Kubernetes API server (built by Go once)
-	@$(BIN)/python -m tests.harness.cluster
+cluster: setup  ## the chart on a Kubernetes of its own (built by Go once): install, upgrade, drain, removal
+	@$(BIN)/python -m tests.harness.cluster $(ARGS)
 
 check: lint  ## lint, then import all tests
 	@$(BIN)/pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || { tail -60 $(VENV)/collected.log; exit 1; }

@@ -69,6 +69,10 @@ class ObjectStore:
             names: list[str] = json.load(answer)
         return names
 
+    def put(self, key: str, body: bytes) -> None:
+        """Store an object."""
+        urlopen(Call(f"{self.url}{BUCKET}/{quote(key)}", body, method="PUT"), timeout=60).close()
+
     def delete(self, key: str) -> None:
         """Delete an object."""
         urlopen(Call(f"{self.url}{BUCKET}/{quote(key)}", method="DELETE"), timeout=60).close()

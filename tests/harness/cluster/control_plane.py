@@ -1,4 +1,4 @@
-"""etcd and API server of one Kubernetes on loopback."""
+"""etcd, API server and controllers of one Kubernetes on loopback."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tests.waiting import wait_until
 _START_SECONDS = 180
 _STOP_SECONDS = 20
 _MERGE_PATCH = "application/merge-patch+json"
+_NO_NODES = "-node-lifecycle-controller,-node-ipam-controller,-taint-eviction-controller"
+"""Controllers that would take away a node that reports no heartbeats."""
 
 
 class ControlPlane:
-    """One Kubernetes without controllers and nodes. Ends at the latest with the thread that started it (Linux)."""
+    """One Kubernetes without nodes. Ends at the latest with the thread that started it (Linux)."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` holds its state, logs and keys."""
@@ -58,6 +60,10 @@ class ControlPlane:
             [f"--service-account-signing-key-file={keys}"],
         )
         wait_until(self._is_ready, _START_SECONDS, 0.2)
+        self._run(
+            [str(programs / "kube-controller-manager"), f"--kubeconfig={self.kubeconfig}", "--leader-elect=false"],
+            [f"--service-account-private-key-file={keys}", "--secure-port=0", f"--controllers=*,{_NO_NODES}"],
+        )
 
     def end(self) -> None:
         """End all of it."""

@@ -1,4 +1,4 @@
-"""Kubernetes' API server, built once by Go into the project's cache; Debian's etcd; operators' CRDs."""
+"""Kubernetes' API server and controllers, built once by Go into the project's cache; Debian's etcd; operators' CRDs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.debian_packages import ensure_package
 
 VERSION = "1.37.2"
 CACHE = Path(__file__).resolve().parents[3] / ".cache"
-PROGRAMS = ("kube-apiserver",)
+PROGRAMS = ("kube-apiserver", "kube-controller-manager")
 _OPERATOR = "github.com/prometheus-operator/prometheus-operator"
 _OPERATOR_VERSION = "0.85.0"
 
