@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 
 import pytest
 from deltalake import DeltaTable
@@ -11,7 +13,8 @@ from deltalake.exceptions import CommitFailedError
 
 import lake.remote_log
 from lake.files import write_file
-from lake.lease import LeasedTable
+from lake.job_lease import LEASE, Claim, take_lease
+from lake.lease import LeasedTable, LeaseLost
 from lake.store_check import check_store
 from lake.tables import OpenTable, OpenTables, create_table
 from lake.tail import Tail
@@ -106,6 +109,23 @@ def test_concurrent_writers_lose_nothing(store):
         list(pool.map(write, range(0, 20, 5)))
     assert 412 in {request.status for request in store.requests()}
     assert sorted(reasons(Tail(LAKE, DEAD_LETTERS).read())) == sorted(f"r{number}" for number in range(20))
+
+
+def test_thawed_job_commits_nothing_to_a_store(store):
+    table, frozen_table = (OpenTable(create_table(LAKE, DEAD_LETTERS)) for _ in range(2))
+    since = datetime(2026, 11, 22, tzinfo=timezone.utc)
+    frozen = take_lease(LAKE, Claim("process 1", "/first", since), threading.Event(), 3600)
+    frozen.shut_out_others({DEAD_LETTERS.name: frozen_table})
+    rows = to_arrow(DEAD_LETTERS, [dead_letter("r1", 1)])
+    frozen_table.append(rows, "anabranch-stream:a", 1, {LEASE: frozen.token})
+    lease = take_lease(LAKE, Claim("process 2", "/second", since, gone="process 1"), threading.Event(), 3600)
+    lease.shut_out_others({DEAD_LETTERS.name: table})
+    with pytest.raises(CommitFailedError, match="Concurrent transaction"):
+        frozen_table.append(rows, "anabranch-stream:a", 2, {LEASE: frozen.token})
+    with pytest.raises(LeaseLost):
+        frozen.renew()
+    append(table, 2)
+    assert reasons(Tail(LAKE, DEAD_LETTERS).read()) == ["r1", "r2"]
 
 
 @pytest.mark.parametrize("fault", ["refused", "answer lost"])
