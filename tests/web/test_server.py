@@ -42,15 +42,15 @@ def test_server_tells_address_and_changes_and_ends(tmp_path):
     with started(tmp_path) as process:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline()).group()
-            text = httpx.get(address, timeout=30).text
+            text = httpx.get(address, timeout=180).text
             assert "No topic" in text or "being read" in text
-            with httpx.stream("GET", f"{address}/live", timeout=30) as live:
+            with httpx.stream("GET", f"{address}/live", timeout=180) as live:
                 lines = live.iter_lines()
                 assert next(lines) == ": here"
                 write(str(tmp_path / "lake"), layout_event(layout_json((0, 0, 0xFFFF)), 0))
                 while next(lines) != "event: changed":
                     pass
-                wait_until(lambda: "orders" in httpx.get(address, timeout=30).text, 30)
+                wait_until(lambda: "orders" in httpx.get(address, timeout=180).text, 30)
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(20) == 0
         finally:
@@ -60,7 +60,7 @@ def test_server_tells_address_and_changes_and_ends(tmp_path):
 def test_live_stream_ends_with_its_token(tmp_path):
     with running("page", tmp_path) as edge:
         headers = {"authorization": f"Bearer {edge.token}"}
-        with httpx.stream("GET", f"http://127.0.0.1:{edge.port}/live", headers=headers, timeout=30) as live:
+        with httpx.stream("GET", f"http://127.0.0.1:{edge.port}/live", headers=headers, timeout=180) as live:
             lines = live.iter_lines()
             assert next(lines) == ": here"
             remove_token(tmp_path / "tokens", "ann")
@@ -83,6 +83,6 @@ def test_live_stream_ends_with_its_token(tmp_path):
 )
 def test_a_wrong_set_up_is_one_line_with_what_to_do(tmp_path, settings, words):
     with started(tmp_path, settings) as process:
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=180)
     assert process.returncode in (1, 2)
     assert words in said.splitlines()[-1]
