@@ -156,35 +156,23 @@ def pack_snapshots(snapshots: Iterable[TopicSnapshot]) -> tuple[SnapshotColumns,
     segments = [row for _, snapshot in ordered for row in _segment_columns(snapshot)]
     counts = [len(snapshot.layout.active) for _, snapshot in ordered]
     sizes = [len(entries) for entries in by_policy.values()]
-    topic = list(zip(*topics, strict=True)) or [()] * 12
-    segment = list(zip(*segments, strict=True)) or [()] * 12
+    topic = _arrays(topics, "i8 ? i8 i8 i8 i8 ? i8 i8 i1 i8 i8")
+    segment = _arrays(segments, "i8 ? f8 f8 f8 f8 i8 i8 i8 i8 i8 i8")
     fleet = SnapshotColumns(
         list(by_policy),
         np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64).tolist() if sizes else [],
         np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        np.array(topic[0], np.int64),
-        np.array(topic[1], np.bool_),
-        np.array(topic[2], np.int64),
-        np.array(topic[3], np.int64),
-        np.array(topic[4], np.int64),
-        np.array(topic[5], np.int64),
-        np.array(topic[6], np.bool_),
-        np.array(topic[7], np.int64),
-        np.array(topic[8], np.int64),
-        np.array(topic[9], np.int8),
-        np.array(segment[0], np.int64),
-        np.array(segment[1], np.bool_),
-        tuple(np.array(column, np.float64) for column in segment[2:6]),  # type: ignore[arg-type]
-        np.array(segment[6], np.int64),
-        np.array(segment[7], np.int64),
-        np.array(segment[8], np.int64),
-        np.array(segment[9], np.int64),
-        np.array(segment[10], np.int64),
-        np.array(topic[10], np.int64),
-        np.array(topic[11], np.int64),
-        np.array(segment[11], np.int64),
+        *topic[:10],
+        *[*segment[:2], tuple(segment[2:6]), *segment[6:11], *topic[10:], segment[11]],
     )
     return fleet, np.array([index for index, _ in ordered], np.int64)
+
+
+def _arrays(rows: Sequence[tuple[Any, ...]], types: str) -> list[Any]:
+    """Return the columns of rows as arrays of these types."""
+    kinds = types.split()
+    columns = list(zip(*rows, strict=True)) or [()] * len(kinds)
+    return [np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
 
 
 def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:

@@ -5,95 +5,62 @@ Stage: under the whole family. Run as `python -m decisions.bookkeeper.gates`: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
-from types import MappingProxyType
+from decisions.kernel.readings import NamedReason
 
 
-class BookieGate(Enum):
-    """A gate's name on the wire."""
+class BookieGate(NamedReason):
+    """A gate: its name on the wire, and what it means when it does not pass."""
 
-    REQUEST = "request"
-    URI = "metadata-service-uri"
-    URI_FREE = "uri-free"
-    URI_FIXED = "uri-fixed"
-    INSTANCE = "instance-id"
-    ONE_ACTIVE = "one-active"
-    REGISTERED = "registered"
-    NOT_ACTIVE = "not-active"
-    NO_SWITCH = "no-switch-open"
-    NOTHING_NAMES_IT = "nothing-names-it"
-    ATTRIBUTION = "attribution-known"
-    TARGET_CLIENT = "target-client"
-    IDS_BEYOND = "ids-beyond-source"
-    IDS_APART = "ids-apart"
-    DIRECTIVE = "switch-asked-for"
-    ORCHESTRATOR = "orchestrator"
-    BROKERS_FOLLOW = "brokers-follow"
-    BROKERS_ROUTE = "brokers-route"
-    LISTED = "ledgers-listed"
-    SOURCE_READABLE = "source-readable"
-    SOURCE_CLOSED = "source-closed"
-    COPY_EQUAL = "copy-equal"
-    FAILED_BEFORE = "failed-before"
-    TRIES = "tries"
-    CONCURRENCY = "concurrency"
-    IN_FLIGHT = "in-flight"
-    WINDOW = "window"
-    ROLLBACK_WINDOW = "rollback-window"
-    ASKED = "cleanup-asked-for"
-    DRY_RUN = "dry-run"
-    MAX_DELETIONS = "max-deletions"
-    PROMOTED = "promoted"
-    ATTRIBUTED_ELSEWHERE = "attributed-elsewhere"
-    TARGET_HOLDS_IT = "target-holds-it"
-    NOTHING_LOST = "nothing-lost"
-    WORK = "work-left"
+    REQUEST = "request", "The request lacks what this command needs."
+    URI = "metadata-service-uri", "The metadata service URI cannot be read."
+    URI_FREE = "uri-free", "Another cluster has this URI, or the same ensemble with the same or a nested root."
+    URI_FIXED = "uri-fixed", "A registered cluster keeps its URI, as ledgers are found by its name."
+    INSTANCE = "instance-id", "Two names are one BookKeeper cluster, or a cluster is not the one that was registered."
+    ONE_ACTIVE = "one-active", "Exactly one registered cluster is ACTIVE, and only a switch changes which."
+    REGISTERED = "registered", "No cluster of that name is registered."
+    NOT_ACTIVE = "not-active", "The cluster is ACTIVE."
+    NO_SWITCH = "no-switch-open", "A switch is under way: end it, ask for the same target again, or roll it back."
+    NOTHING_NAMES_IT = "nothing-names-it", "Ledgers on record are attributed to the cluster."
+    ATTRIBUTION = (
+        "attribution-known",
+        "Nobody knows where a ledger is: no stamp, and not made before the bootstrap record.",
+    )
+    TARGET_CLIENT = "target-client", "The target cannot be reached, or a broker's client of it does not start."
+    IDS_BEYOND = (
+        "ids-beyond-source",
+        "The target's next ledger id is not beyond every id that the source has used or gives next, or one of them is "
+        "not known.",
+    )
+    IDS_APART = (
+        "ids-apart",
+        "The source has reached the ids that the target gives since the switch was asked for, or its ids are not "
+        "known.",
+    )
+    DIRECTIVE = "switch-asked-for", "No switch was asked for."
+    ORCHESTRATOR = "orchestrator", "Another orchestrator holds the lease."
+    BROKERS_FOLLOW = "brokers-follow", "A broker has not taken up the switch yet."
+    BROKERS_ROUTE = "brokers-route", "The brokers know one cluster only: they would not find what was deleted here."
+    LISTED = "ledgers-listed", "The cluster's ledgers were not listed."
+    SOURCE_READABLE = "source-readable", "The source's ledger is not there, or cannot be read."
+    SOURCE_CLOSED = "source-closed", "The source's ledger is still open, so nobody knows all of it."
+    COPY_EQUAL = "copy-equal", "The target has another ledger of that id."
+    FAILED_BEFORE = "failed-before", "It failed in this attempt; asking for the same switch again tries again."
+    TRIES = "tries", "Others won every try."
+    CONCURRENCY = "concurrency", "As many objects are worked on as may be at a time."
+    IN_FLIGHT = "in-flight", "It is being worked on."
+    WINDOW = "window", "The old copies are kept until both windows have passed."
+    ROLLBACK_WINDOW = "rollback-window", "The window for a rollback has passed."
+    ASKED = "cleanup-asked-for", "Old copies are deleted only when an operator asks for it."
+    DRY_RUN = "dry-run", "Only a dry run was asked for."
+    MAX_DELETIONS = "max-deletions", "As many ledgers are deleted as were asked for."
+    PROMOTED = "promoted", "Its copy was made but never promoted."
+    ATTRIBUTED_ELSEWHERE = "attributed-elsewhere", "A record attributes the ledger to this very cluster."
+    TARGET_HOLDS_IT = "target-holds-it", "The cluster that it is attributed to has no equal, closed, readable copy."
+    NOTHING_LOST = "nothing-lost", "Something would be left behind."
+    WORK = "work-left", "Nothing is left to do."
 
 
-SENTENCES: Mapping[BookieGate, str] = MappingProxyType(
-    {
-        BookieGate.REQUEST: "The request lacks what this command needs.",
-        BookieGate.URI: "The metadata service URI cannot be read.",
-        BookieGate.URI_FREE: "Another cluster has this URI, or the same ensemble with the same or a nested root.",
-        BookieGate.URI_FIXED: "A registered cluster keeps its URI, as ledgers are found by its name.",
-        BookieGate.INSTANCE: "Two names are one BookKeeper cluster, or a cluster is not the one that was registered.",
-        BookieGate.ONE_ACTIVE: "Exactly one registered cluster is ACTIVE, and only a switch changes which.",
-        BookieGate.REGISTERED: "No cluster of that name is registered.",
-        BookieGate.NOT_ACTIVE: "The cluster is ACTIVE.",
-        BookieGate.NO_SWITCH: "A switch is under way: end it, ask for the same target again, or roll it back.",
-        BookieGate.NOTHING_NAMES_IT: "Ledgers on record are attributed to the cluster.",
-        BookieGate.ATTRIBUTION: "Nobody knows where a ledger is: no stamp, and not made before the bootstrap record.",
-        BookieGate.TARGET_CLIENT: "The target cannot be reached, or a broker's client of it does not start.",
-        BookieGate.IDS_BEYOND: "The target's next ledger id is not beyond every id that the source has used or gives "
-        "next, or one of them is not known.",
-        BookieGate.IDS_APART: "The source has reached the ids that the target gives since the switch was asked for, or "
-        "its ids are not known.",
-        BookieGate.DIRECTIVE: "No switch was asked for.",
-        BookieGate.ORCHESTRATOR: "Another orchestrator holds the lease.",
-        BookieGate.BROKERS_FOLLOW: "A broker has not taken up the switch yet.",
-        BookieGate.BROKERS_ROUTE: "The brokers know one cluster only: they would not find what was deleted here.",
-        BookieGate.LISTED: "The cluster's ledgers were not listed.",
-        BookieGate.SOURCE_READABLE: "The source's ledger is not there, or cannot be read.",
-        BookieGate.SOURCE_CLOSED: "The source's ledger is still open, so nobody knows all of it.",
-        BookieGate.COPY_EQUAL: "The target has another ledger of that id.",
-        BookieGate.FAILED_BEFORE: "It failed in this attempt; asking for the same switch again tries again.",
-        BookieGate.TRIES: "Others won every try.",
-        BookieGate.CONCURRENCY: "As many objects are worked on as may be at a time.",
-        BookieGate.IN_FLIGHT: "It is being worked on.",
-        BookieGate.WINDOW: "The old copies are kept until both windows have passed.",
-        BookieGate.ROLLBACK_WINDOW: "The window for a rollback has passed.",
-        BookieGate.ASKED: "Old copies are deleted only when an operator asks for it.",
-        BookieGate.DRY_RUN: "Only a dry run was asked for.",
-        BookieGate.MAX_DELETIONS: "As many ledgers are deleted as were asked for.",
-        BookieGate.PROMOTED: "Its copy was made but never promoted.",
-        BookieGate.ATTRIBUTED_ELSEWHERE: "A record attributes the ledger to this very cluster.",
-        BookieGate.TARGET_HOLDS_IT: "The cluster that it is attributed to has no equal, closed, readable copy.",
-        BookieGate.NOTHING_LOST: "Something would be left behind.",
-        BookieGate.WORK: "Nothing is left to do.",
-    }
-)
-"""What it means when a gate does not pass."""
+SENTENCES = {gate: gate.sentence for gate in BookieGate}
 _ADVICE = (
     (
         "Conflict",

@@ -21,6 +21,19 @@ MAX_INSTANT_MS = 253_402_300_799_000
 """The end of the year 9999: what would open later counts as never."""
 
 
+class NamedReason(Enum):
+    """Base of enums whose members have a name on the wire and a sentence for people."""
+
+    _value_: str
+    sentence: str
+
+    def __new__(cls, name: str, sentence: str = "") -> NamedReason:
+        """Make a member whose value is the name alone."""
+        member = object.__new__(cls)
+        member._value_, member.sentence = name, sentence
+        return member
+
+
 class Reading(msgspec.Struct, Generic[GateT], frozen=True, gc=False):
     """One gate as it was found. A struct and not a dataclass, as an evaluation makes about ten of them."""
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -47,27 +47,6 @@ def spark_location(checkpoint: str) -> str:
     return f"file://{checkpoint}" if is_local(checkpoint) else checkpoint
 
 
-class CheckpointFiles(Protocol):
-    """The files of one checkpoint. Names are relative to it."""
-
-    checkpoint: str
-
-    def text(self, name: str) -> str | None:
-        """Return a file's text; None if it does not exist."""
-
-    def numbers(self, folder: str) -> list[int]:
-        """Return the numbers that name files of a folder; none without the folder."""
-
-    def is_empty(self) -> bool:
-        """Return whether there are no files."""
-
-    def write(self, name: str, text: str) -> None:
-        """Create or replace a file atomically."""
-
-    def make(self) -> Any:
-        """Return a context with an empty local folder, which atomically becomes the checkpoint at its end."""
-
-
 class LocalFiles:
     """Files in a local folder."""
 
@@ -80,7 +59,7 @@ class LocalFiles:
         return file.read_text() if file.exists() else None
 
     def numbers(self, folder: str) -> list[int]:
-        """Return the numbers that name files of a folder."""
+        """Return the numbers that name files of a folder; none without the folder."""
         return [int(file.name) for file in (self._folder / folder).glob("[0-9]*") if file.name.isdigit()]
 
     def is_empty(self) -> bool:
@@ -88,7 +67,7 @@ class LocalFiles:
         return not self._folder.exists() or not any(self._folder.iterdir())
 
     def write(self, name: str, text: str) -> None:
-        """Create or replace a file."""
+        """Create or replace a file atomically."""
         file = self._folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         written = file.with_name(f".{file.name}.written")
@@ -166,6 +145,10 @@ class HadoopFiles:
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+
+
+CheckpointFiles: TypeAlias = LocalFiles | HadoopFiles
+"""The files of one checkpoint. Names are relative to it."""
 
 
 def files_of(spark: SparkSession, checkpoint: str) -> CheckpointFiles:
