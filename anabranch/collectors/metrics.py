@@ -13,88 +13,80 @@ from schemas.settings.root import Settings
 
 
 class CollectorMetric(NamedTuple):
-    """One metric: its name, which says its unit, its labels, and a sentence for people."""
+    """One metric: its name, which says its unit, the field of a status that it shows, and a sentence for people."""
 
     name: str
-    labels: tuple[str, ...]
+    field: str
     sentence: str
 
 
-BROKER_UP = CollectorMetric(
-    "anabranch_collect_broker_up", ("broker",), "Whether the broker's load can be read: 1 or 0."
+OF_BROKERS = (
+    CollectorMetric("anabranch_collect_broker_up", "answers", "Whether the broker's load can be read: 1 or 0."),
+    CollectorMetric("anabranch_collect_load_age_seconds", "load_age_seconds", "Since the broker's load was read last."),
+    CollectorMetric(
+        "anabranch_collect_lag_seconds",
+        "lag_seconds",
+        "From the broker's last computation of its rates until they were read, at most.",
+    ),
+    CollectorMetric(
+        "anabranch_collect_answer_seconds",
+        "answer_seconds",
+        "How much of that the broker took to answer, body and all.",
+    ),
+    CollectorMetric(
+        "anabranch_collect_refused_segments", "refused", "Segments whose rates in the broker's last answer are none."
+    ),
+    CollectorMetric(
+        "anabranch_collect_unchanged_seconds", "unchanged_seconds", "Since the broker's rates were other ones."
+    ),
+    CollectorMetric(
+        "anabranch_collect_broker_stuck",
+        "stuck",
+        "Whether the broker has stopped to compute its rates: they show traffic and do not change.",
+    ),
 )
-LOAD_AGE = CollectorMetric("anabranch_collect_load_age_seconds", ("broker",), "Since the broker's load was read last.")
-LAG = CollectorMetric(
-    "anabranch_collect_lag_seconds",
-    ("broker",),
-    "From the broker's last computation of its rates until they were read, at most.",
+"""Fields of `BrokerStatus`, with the label `broker`; None has no series."""
+OF_COLLECTOR = (
+    CollectorMetric("anabranch_collect_topics", "topics", "Topics whose layout is known."),
+    CollectorMetric("anabranch_collect_unread_topics", "topics_unread", "Listed topics whose layout was never read."),
+    CollectorMetric(
+        "anabranch_collect_unread_consumers", "consumers_unread", "Topics whose consumers were never read."
+    ),
+    CollectorMetric(
+        "anabranch_collect_unlisted_namespaces", "namespaces_unlisted", "Namespaces whose topics were never listed."
+    ),
+    CollectorMetric("anabranch_collect_segments_known", "segments_known", "Active segments of those."),
+    CollectorMetric(
+        "anabranch_collect_segments_seen", "segments_seen", "Of these, those whose rates a broker has said lately."
+    ),
+    CollectorMetric(
+        "anabranch_collect_consumers_age_seconds",
+        "consumers_age_seconds",
+        "Age of the oldest count of consumers: how late a change may be.",
+    ),
+    CollectorMetric(
+        "anabranch_collect_used_consumers_age_seconds",
+        "used_consumers_age_seconds",
+        "The same of topics with consumers or traffic.",
+    ),
+    CollectorMetric(
+        "anabranch_collect_layouts_age_seconds", "layouts_age_seconds", "Age of the layout that was read longest ago."
+    ),
+    CollectorMetric("anabranch_collect_samples_total", "samples", "Samples handed to Kafka."),
+    CollectorMetric("anabranch_collect_events_total", "events", "Announcements handed to Kafka."),
+    CollectorMetric("anabranch_collect_waiting_records", "waiting", "Records that Kafka has not confirmed."),
+    CollectorMetric(
+        "anabranch_collect_lost_records_total", "lost", "Records with samples that Kafka has not taken in time."
+    ),
+    CollectorMetric("anabranch_collect_calls_total", "calls", "Calls of the cluster's REST interface."),
+    CollectorMetric(
+        "anabranch_collect_failed_calls_total", "failed_calls", "Calls without the answer that was asked for."
+    ),
+    CollectorMetric(
+        "anabranch_collect_troubles", "troubles", "What cannot be read at the moment; the log and the doctor say it."
+    ),
 )
-ANSWER = CollectorMetric(
-    "anabranch_collect_answer_seconds", ("broker",), "How much of that the broker took to answer, body and all."
-)
-REFUSED = CollectorMetric(
-    "anabranch_collect_refused_segments", ("broker",), "Segments whose rates in the broker's last answer are none."
-)
-TOPICS = CollectorMetric("anabranch_collect_topics", (), "Topics whose layout is known.")
-UNREAD_TOPICS = CollectorMetric("anabranch_collect_unread_topics", (), "Listed topics whose layout was never read.")
-UNREAD_CONSUMERS = CollectorMetric("anabranch_collect_unread_consumers", (), "Topics whose consumers were never read.")
-UNLISTED = CollectorMetric("anabranch_collect_unlisted_namespaces", (), "Namespaces whose topics were never listed.")
-UNCHANGED = CollectorMetric(
-    "anabranch_collect_unchanged_seconds", ("broker",), "Since the broker's rates were other ones."
-)
-STUCK = CollectorMetric(
-    "anabranch_collect_broker_stuck",
-    ("broker",),
-    "Whether the broker has stopped to compute its rates: they show traffic and do not change.",
-)
-KNOWN = CollectorMetric("anabranch_collect_segments_known", (), "Active segments of those.")
-SEEN = CollectorMetric("anabranch_collect_segments_seen", (), "Of these, those whose rates a broker has said lately.")
-CONSUMERS_AGE = CollectorMetric(
-    "anabranch_collect_consumers_age_seconds", (), "Age of the oldest count of consumers: how late a change may be."
-)
-USED_CONSUMERS_AGE = CollectorMetric(
-    "anabranch_collect_used_consumers_age_seconds", (), "The same of topics with consumers or traffic."
-)
-LAYOUTS_AGE = CollectorMetric(
-    "anabranch_collect_layouts_age_seconds", (), "Age of the layout that was read longest ago."
-)
-SAMPLES = CollectorMetric("anabranch_collect_samples_total", (), "Samples handed to Kafka.")
-EVENTS = CollectorMetric("anabranch_collect_events_total", (), "Announcements handed to Kafka.")
-WAITING = CollectorMetric("anabranch_collect_waiting_records", (), "Records that Kafka has not confirmed.")
-LOST = CollectorMetric(
-    "anabranch_collect_lost_records_total", (), "Records with samples that Kafka has not taken in time."
-)
-CALLS = CollectorMetric("anabranch_collect_calls_total", (), "Calls of the cluster's REST interface.")
-FAILED = CollectorMetric("anabranch_collect_failed_calls_total", (), "Calls without the answer that was asked for.")
-TROUBLES = CollectorMetric(
-    "anabranch_collect_troubles", (), "What cannot be read at the moment; the log and the doctor say it."
-)
-
-METRICS = (
-    BROKER_UP,
-    LOAD_AGE,
-    LAG,
-    ANSWER,
-    REFUSED,
-    UNCHANGED,
-    STUCK,
-    TOPICS,
-    UNREAD_TOPICS,
-    UNREAD_CONSUMERS,
-    UNLISTED,
-    KNOWN,
-    SEEN,
-    CONSUMERS_AGE,
-    USED_CONSUMERS_AGE,
-    LAYOUTS_AGE,
-    SAMPLES,
-    EVENTS,
-    WAITING,
-    LOST,
-    CALLS,
-    FAILED,
-    TROUBLES,
-)
+"""Fields of `CollectorStatus`; of a list its length."""
 
 
 class CollectorMeter:
@@ -103,45 +95,21 @@ class CollectorMeter:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._made = {
-            metric.name: Gauge(metric.name, metric.sentence, metric.labels, registry=self.registry)
-            for metric in METRICS
+            metric.name: Gauge(metric.name, metric.sentence, labels, registry=self.registry)
+            for metrics, labels in ((OF_BROKERS, ["broker"]), (OF_COLLECTOR, []))
+            for metric in metrics
         }
 
     def observe(self, status: CollectorStatus) -> None:
         """Set the metrics from a status."""
-        for metric, value in (
-            (TOPICS, status.topics),
-            (UNREAD_TOPICS, status.topics_unread),
-            (UNREAD_CONSUMERS, status.consumers_unread),
-            (UNLISTED, status.namespaces_unlisted),
-            (KNOWN, status.segments_known),
-            (SEEN, status.segments_seen),
-            (CONSUMERS_AGE, status.consumers_age_seconds),
-            (USED_CONSUMERS_AGE, status.used_consumers_age_seconds),
-            (LAYOUTS_AGE, status.layouts_age_seconds),
-            (SAMPLES, status.samples),
-            (EVENTS, status.events),
-            (WAITING, status.waiting),
-            (LOST, status.lost),
-            (CALLS, status.calls),
-            (FAILED, status.failed_calls),
-            (TROUBLES, len(status.troubles)),
-        ):
-            self._made[metric.name].set(value)
-        for metric in (BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED, UNCHANGED, STUCK):
+        for metric in OF_COLLECTOR:
+            value = getattr(status, metric.field)
+            self._made[metric.name].set(len(value) if isinstance(value, list) else value)
+        for metric in OF_BROKERS:
             self._made[metric.name].clear()
-        for broker in status.brokers:
-            self._made[BROKER_UP.name].labels(broker.broker).set(broker.answers)
-            self._made[REFUSED.name].labels(broker.broker).set(broker.refused)
-            self._made[STUCK.name].labels(broker.broker).set(broker.stuck)
-            if broker.unchanged_seconds is not None:
-                self._made[UNCHANGED.name].labels(broker.broker).set(broker.unchanged_seconds)
-            if broker.load_age_seconds is not None:
-                self._made[LOAD_AGE.name].labels(broker.broker).set(broker.load_age_seconds)
-            if broker.lag_seconds is not None:
-                self._made[LAG.name].labels(broker.broker).set(broker.lag_seconds)
-            if broker.answer_seconds is not None:
-                self._made[ANSWER.name].labels(broker.broker).set(broker.answer_seconds)
+            for broker in status.brokers:
+                if (value := getattr(broker, metric.field)) is not None:
+                    self._made[metric.name].labels(broker.broker).set(value)
 
 
 def serve_collector(

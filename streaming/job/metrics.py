@@ -154,35 +154,8 @@ MERGE_SUPPRESSED = JobMetric(
     "How often the topic began to be held by `max-dag-depth`: it wants to merge and its lineages have merged enough.",
 )
 
-METRICS = (
-    BATCH_SECONDS,
-    WRITE_SECONDS,
-    OPERATOR_SECONDS,
-    BATCHES,
-    LAST_BATCH,
-    LAG,
-    MESSAGES,
-    SAMPLES,
-    EVENTS_TAKEN,
-    DEAD_LETTERS_MADE,
-    LAYOUTS_UNKNOWN,
-    EVALUATIONS,
-    DECISIONS_MADE,
-    HOLDS_BEGUN,
-    OUTCOMES,
-    TICK_LAG,
-    TICK_INTERVAL,
-    LAST_EVALUATION,
-    MISSED_TICKS,
-    OUTAGE,
-    STATE_BYTES,
-    LAKE_FILES,
-    ACTIVE_SEGMENTS,
-    AUTO_SPLITS,
-    AUTO_MERGES,
-    SPLIT_SUPPRESSED,
-    MERGE_SUPPRESSED,
-)
+METRICS = tuple(constant for constant in list(globals().values()) if isinstance(constant, JobMetric))
+"""All of the above, in their order."""
 
 
 def metrics_page() -> str:
