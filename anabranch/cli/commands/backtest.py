@@ -99,10 +99,10 @@ def backtest_command(
         page,
         policies_of,
         rows_of,
-        table_text,
         to_json,
     )
     from anabranch.simulation.backtest.running import backtest
+    from anabranch.simulation.pages import table_text
 
     check_report(output, file)
     refuse_options(_OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES, f"--family {family}")

@@ -69,10 +69,11 @@ def suggest_command(
     docs/what-if.md.
     """
     from anabranch.simulation.backtest.policies import diff, differences, settings_of
-    from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows, table_text
+    from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows
     from anabranch.simulation.backtest.suggesting import split_in_time, suggest
     from anabranch.simulation.backtest.trying import open_trials
     from anabranch.simulation.backtest.workers import WorkerLost
+    from anabranch.simulation.pages import table_text
 
     check_report(output, file)
     matching = 0

@@ -5,8 +5,7 @@ Stage: above `running` and `suggesting`. Drawn by plotly, whose script is inside
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -14,6 +13,7 @@ from anabranch.simulation.backtest.assumptions import KINDS
 from anabranch.simulation.backtest.running import COUNTS, RAN, RECORD, Backtest
 from anabranch.simulation.backtest.suggesting import Suggestion
 from anabranch.simulation.backtest.trying import Tried
+from anabranch.simulation.pages import html_page, number, paragraphs, segments_chart, table_html
 from schemas.printable import printable
 
 WORDS = {
@@ -35,15 +35,6 @@ MEANINGS = {
 }
 MOST_TOPICS = 50
 JUDGED = "The same policies on the last third, which was not searched"
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1f2328}}
-table{{border-collapse:collapse;margin:1rem 0}}pre{{background:#f6f8fa;padding:1rem}}
-td,th{{padding:.25rem .6rem;border-bottom:1px solid #d0d7de;text-align:right}}
-td:first-child,th:first-child{{text-align:left}}</style></head>
-<body><h1>{title}</h1>{body}</body></html>
-"""
 
 
 def policies_of(results: Backtest) -> list[str]:
@@ -130,11 +121,11 @@ def to_json(results: Backtest) -> dict[str, Any]:
 
 def page(results: Backtest, about: Sequence[str]) -> str:
     """Return the text of the HTML file; `about` says what was backtested."""
-    body = "".join(f"<p>{escape(printable(line))}</p>" for line in (*about, *agreement_text(results)))
-    body += table_html(rows_of(results)) + _chart(results) + "<h2>What had to be guessed</h2>"
-    body += table_html(guesses_of(results)) + "".join(f"<p>{kind}: {words}</p>" for kind, words in MEANINGS.items())
+    body = paragraphs([*about, *agreement_text(results)]) + table_html(rows_of(results))
+    body += segments_chart(results.series) + "<h2>What had to be guessed</h2>" + table_html(guesses_of(results))
+    body += paragraphs([f"{kind}: {words}" for kind, words in MEANINGS.items()])
     body += "<h2>Topics that differ most</h2>" + table_html(differing(results, MOST_TOPICS))
-    return _PAGE.format(title="Backtest", body=body)
+    return html_page("Backtest", body)
 
 
 def suggestion_rows(suggestion: Suggestion) -> list[list[str]]:
@@ -210,63 +201,9 @@ def suggestion_page(suggestion: Suggestion, about: Sequence[str], advice: str) -
         yaxis_title="minutes over threshold",
         title="Policies, confidence in brackets",
     )
-    body = "".join(f"<p>{escape(printable(line))}</p>" for line in about) + table_html(suggestion_rows(suggestion))
+    body = paragraphs(about) + table_html(suggestion_rows(suggestion))
     if suggestion.judged:
         body += f"<h2>{JUDGED}</h2>" + table_html(judged_rows(suggestion))
     body += to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem")
     escaped_advice = "\n".join(map(printable, advice.splitlines()))
-    return _PAGE.format(title="Suggestion", body=body + f"<pre>{escape(escaped_advice)}</pre>")
-
-
-def table_html(rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table; the first row is the head."""
-    head = "".join(f"<th>{escape(printable(cell))}</th>" for cell in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>" for row in rows[1:]
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def table_text(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return aligned lines of a table for a terminal."""
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in shown]
-
-
-def number(value: float) -> str:
-    """Return a number with one digit after the point unless it is whole."""
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
-
-
-def _chart(results: Backtest) -> str:
-    from plotly.graph_objects import Figure, Scatter
-    from plotly.io import to_html
-    from plotly.subplots import make_subplots
-
-    figure: Figure = make_subplots(
-        rows=2,
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.08,
-        subplot_titles=("Segments of all topics", "Topics with a segment over a split threshold"),
-    )
-    series: Mapping[str, list[tuple[int, int, int]]] = results.series
-    for index, (name, points) in enumerate(series.items()):
-        times = [datetime.fromtimestamp(instant / 1000, timezone.utc) for instant, *_ in points]
-        for row in (1, 2):
-            figure.add_trace(
-                Scatter(
-                    x=times,
-                    y=[point[row] for point in points],
-                    mode="lines",
-                    name=escape(printable(name)),
-                    line={"dash": _DASHES[index % len(_DASHES)]},
-                    legendgroup=name,
-                    showlegend=row == 1,
-                ),
-                row=row,
-                col=1,
-            )
-    figure.update_layout(template="plotly_white", margin={"t": 40, "b": 30}, legend={"orientation": "h"})
-    return str(to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem"))
+    return html_page("Suggestion", body + f"<pre>{escape(escaped_advice)}</pre>")
