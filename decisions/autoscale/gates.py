@@ -61,12 +61,12 @@ class Description:
     """A gate in words: why it holds, what is compared with what, and where the rule comes from."""
 
     sentence: str
-    measured: str
-    relation: str
-    """How measured stands to limit when the gate passes; empty when nothing is compared."""
-    limit: str
-    unit: str
     source: str
+    measured: str = ""
+    relation: str = ""
+    """How measured stands to limit when the gate passes; empty when nothing is compared."""
+    limit: str = ""
+    unit: str = ""
     metric: str | None = None
     """The counter of PIP-483 "Observability" that counts how often a topic began to be held by it."""
 
@@ -79,180 +79,166 @@ _RESOLUTION = 'PIP-483 "Policy resolution (namespace + topic overrides)"'
 
 DESCRIPTIONS: dict[Gate, Description] = {
     Gate.INVALID_POLICY: Description(
-        "The effective policy breaks a rule (`detail` names it), so scaling is off for this topic.",
-        "",
-        "",
-        "",
-        "",
-        _RESOLUTION,
+        "The effective policy breaks a rule (`detail` names it), so scaling is off for this topic.", _RESOLUTION
     ),
-    Gate.DISABLED: Description("The effective policy has `enabled = false`.", "", "", "", "", _RESOLUTION),
+    Gate.DISABLED: Description("The effective policy has `enabled = false`.", _RESOLUTION),
     Gate.IN_FLIGHT: Description(
         "An earlier decision on this topic is still open. A merge that was not applied yet holds no split (guard "
         "`parallelActions`).",
+        _SPLIT,
         "time since it was taken",
         "",
         "",
         "ms",
-        _SPLIT,
     ),
     Gate.RETRY_BACKOFF: Description(
         "The last decision of this kind ended without effect; the pause doubles each time.",
+        "guard `retryBackoffSeconds`",
         "time since it ended",
         ">=",
         "pause",
         "ms",
-        "guard `retryBackoffSeconds`",
     ),
     Gate.MAX_SEGMENTS: Description(
         "The topic has as many active segments as it may.",
+        _CAPS,
         "active segments",
         "<",
         "`maxSegments`",
         "segments",
-        _CAPS,
         metric="pulsar_scalable_topic_split_suppressed_max_segments_total",
     ),
     Gate.SPLIT_COOLDOWN: Description(
-        "The last split was too recent.", "time since the last split", ">=", "`splitCooldown`", "ms", _SPLIT
+        "The last split was too recent.", _SPLIT, "time since the last split", ">=", "`splitCooldown`", "ms"
     ),
     Gate.CONSUMER_DEMAND: Description(
         "No managed subscription has more consumers than the topic has active segments.",
+        f"{_SPLIT} (a)",
         "consumers of the largest STREAM or CHECKPOINT subscription",
         ">",
         "active segments",
         "consumers",
-        f"{_SPLIT} (a)",
     ),
     Gate.ENTRY_BUCKETS: Description(
         "More consumers than segments, and all of them have an entry bucket; a split is not worth a segment, as the "
         "topic has as many as it may or its busiest segment is below `splitVsRebucketMinMsgRateInThreshold`.",
+        _BUCKETS,
         "consumers of the largest STREAM subscription",
         ">",
         "entry buckets of all active segments",
         "consumers",
-        _BUCKETS,
     ),
     Gate.REBUCKET_COOLDOWN: Description(
-        "The last rebucket was too recent.", "time since the last rebucket", ">=", "`rebucketCooldown`", "ms", _BUCKETS
+        "The last rebucket was too recent.", _BUCKETS, "time since the last rebucket", ">=", "`rebucketCooldown`", "ms"
     ),
     Gate.MAX_ENTRY_BUCKETS: Description(
         "Consumers lack an entry bucket, and every segment has as many as it may or as are wanted of each.",
+        _BUCKETS,
         "fewest entry buckets of an active segment",
         "<",
         "the power of two that gives each consumer one, at most `maxEntryBucketsPerSegment`",
         "buckets",
-        _BUCKETS,
     ),
     Gate.NOT_THIS_TRIGGER: Description(
         "A consumer event evaluates the consumer rule only; load and merges wait for the tick.",
-        "",
-        "",
-        "",
-        "",
         'PIP-483 "Evaluation triggers"',
     ),
     Gate.LOAD_MISSING: Description(
         "An active segment has no load record: no evidence is neither hot nor cold.",
+        _MERGE,
         "active segments without a record",
         "<=",
         "0",
         "segments",
-        _MERGE,
     ),
     Gate.LOAD_STALE: Description(
         "A load has not been seen for longer than it may be trusted: it is neither hot nor cold.",
+        "guard `maxLoadAgeSeconds`",
         "age of the oldest load",
         "<=",
         "`maxLoadAge`",
         "ms",
-        "guard `maxLoadAgeSeconds`",
     ),
     Gate.SPLIT_THRESHOLDS: Description(
         "No segment with a known load is above a split threshold.",
+        f"{_SPLIT} (b)",
         "overload: largest rate / split threshold",
         ">",
         "1",
         "ratio",
-        f"{_SPLIT} (b)",
     ),
     Gate.UNSPLITTABLE: Description(
         "The segment that would be split holds a single hash: one hot key.",
+        "guard `skipUnsplittable`",
         "its width",
         ">",
         "1",
         "hashes",
-        "guard `skipUnsplittable`",
     ),
     Gate.ONE_HOT_KEY: Description(
         "One hot key: splits brought no relief, as nearly all the load stays in one piece; more segments cannot help.",
+        "guard `hotKeySplits`",
         "overload: largest rate / split threshold",
         ">",
         "twice what the key was found with",
         "ratio",
-        "guard `hotKeySplits`",
     ),
     Gate.MIN_SEGMENTS: Description(
-        "The topic has as few active segments as it may.",
-        "active segments",
-        ">",
-        "`minSegments`",
-        "segments",
-        _CAPS,
+        "The topic has as few active segments as it may.", _CAPS, "active segments", ">", "`minSegments`", "segments"
     ),
     Gate.MERGE_COOLDOWN: Description(
-        "The last merge was too recent.", "time since the last merge", ">=", "`mergeCooldown`", "ms", _MERGE
+        "The last merge was too recent.", _MERGE, "time since the last merge", ">=", "`mergeCooldown`", "ms"
     ),
     Gate.MERGE_CONSUMERS: Description(
         "After a merge some consumer would lack a segment of its own, and split it again.",
+        "guard `mergeKeepsConsumers`",
         "active segments",
         ">",
         "consumers of the largest managed subscription",
         "segments",
-        "guard `mergeKeepsConsumers`",
     ),
     Gate.MERGE_THRESHOLDS: Description(
         "No two neighbours are both cold.",
+        _MERGE,
         "heat: largest rate / merge threshold, of the coldest neighbours",
         "<",
         "1",
         "ratio",
-        _MERGE,
     ),
     Gate.MAX_DAG_DEPTH: Description(
         "The lineages of all cold neighbours have been merged as often as they may; by the guard `explicitLineage` the "
         "longest chain of merges counts, and fades by one for each hour that a segment stands.",
+        _CAPS,
         "merges in a lineage, of the shallowest neighbours",
         "<",
         "`maxDagDepth`",
         "merges",
-        _CAPS,
         metric="pulsar_scalable_topic_merge_suppressed_max_depth_total",
     ),
     Gate.MERGE_CAPACITY: Description(
         "A segment has at most `maxEntryBucketsPerSegment`: after a merge consumers that have an entry bucket would "
         "lack it.",
+        _BUCKETS,
         "entry buckets that the merge leaves, of the cold neighbours with the most",
         ">=",
         "consumers that have one now",
         "buckets",
-        _BUCKETS,
     ),
     Gate.MERGE_WINDOW: Description(
         "No cold neighbours have been cold for long enough.",
+        _MERGE,
         "time for which both have been cold, of the longest",
         ">=",
         "`mergeWindow`",
         "ms",
-        _MERGE,
     ),
     Gate.SETTLING: Description(
         "What was split lately, or has warmed up again after a pause, is not merged yet; its load may come back.",
+        "guards `settleSeconds`, `returnsWithinSeconds`",
         "time left, of the cold neighbours that settle first",
         "<=",
         "0",
         "ms",
-        "guards `settleSeconds`, `returnsWithinSeconds`",
     ),
 }
 

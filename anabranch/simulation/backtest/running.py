@@ -219,16 +219,17 @@ def _with_recorded_buckets(configured: ConfiguredPolicy) -> ConfiguredPolicy:
 
 def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
     """Return the policy of a topic with this override."""
-    override = configured.override
-    cluster = None if override is None else AutoScalePolicyOverride.model_validate_json(override)
-    return resolve_policy(configured.profile, cluster, None, own).policy
+    return resolve_policy(configured.profile, _override_of(configured), None, own).policy
 
 
 def violation(configured: ConfiguredPolicy) -> str | None:
     """Return the rule that a policy breaks, which would turn scaling off; None: it breaks none."""
+    return resolve_policy(configured.profile, _override_of(configured)).broken
+
+
+def _override_of(configured: ConfiguredPolicy) -> AutoScalePolicyOverride | None:
     override = configured.override
-    cluster = None if override is None else AutoScalePolicyOverride.model_validate_json(override)
-    return resolve_policy(configured.profile, cluster).broken
+    return None if override is None else AutoScalePolicyOverride.model_validate_json(override)
 
 
 def _prepared(history: History, record: TopicHistory) -> Prepared:
