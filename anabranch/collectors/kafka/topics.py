@@ -6,12 +6,11 @@ layout names it, so a topic with segments that its layout does not have is asked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from anabranch.admin.answers import Answered, Refused, Reply
-from decisions.topic.layout import SegmentLayout
 
 LAYOUT_SECONDS = 30.0
 """Between two readings of a layout without signs of a change."""
@@ -43,6 +42,30 @@ class ListedSegment(Protocol):
         """Return the broker that leads it, `host:port`; empty: none at present."""
 
 
+class ActiveSegment(Protocol):
+    """An active segment of a layout."""
+
+    @property
+    def segment_id(self) -> int:
+        """Return its id."""
+
+
+class AnsweredLayout(Protocol):
+    """A layout as the controller answers it."""
+
+    @property
+    def active(self) -> Iterable[ActiveSegment]:
+        """Return the active segments."""
+
+    @property
+    def segments(self) -> Container[int]:
+        """Return the ids of all segments."""
+
+    @property
+    def created_at_ms(self) -> int | None:
+        """Return the incarnation of the topic."""
+
+
 @dataclass
 class ListedTopic:
     """A topic with segments in Kafka."""
@@ -50,7 +73,7 @@ class ListedTopic:
     name: str
     kafka: dict[tuple[int | None, int], ListedSegment] = field(default_factory=dict)
     """By incarnation and id."""
-    layout: SegmentLayout | None = None
+    layout: AnsweredLayout | None = None
     """None: not read, or not of this controller."""
     asked_at: float = float("-inf")
     read_at: float = float("-inf")
