@@ -34,10 +34,7 @@ _RENEWED, _RELEASED = f"{LEASE}:renewed", f"{LEASE}:released"
 FOLDER = "job_lease"
 """Folder of the lease's own table, which holds no data rows."""
 SECONDS = 30.0
-"""Longest silence of a holder, seconds; it renews three times as often.
-
-Each row has its holder's value.
-"""
+"""Longest silence of a holder, seconds, as its row has it; it renews three times as often."""
 _SCHEMA = pa.schema(
     [
         ("token", pa.int64()),

@@ -35,10 +35,7 @@ _NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
 """By table: key columns, of which the newest row per combination stays, and the time column."""
 THINNED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS, OUTCOMES, WAITS, BATCHES)
 MARGIN = timedelta(hours=6)
-"""Time before the kept days from which rows stay too.
-
-Windows of views and rules reach back three hours.
-"""
+"""Time before the kept days from which rows stay for windows of views and rules (three hours)."""
 _TIMES = {**{name: time_column for name, (_, time_column) in _NEWEST.items()}, BATCHES.name: "batch_at"}
 _PLACE = ("accepted_at", "kafka_partition", "kafka_offset")
 """Order in which events were ingested."""

@@ -31,10 +31,7 @@ WRITER_VERSION = 4
 WRITER_FEATURES = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "timestampNtz"}
 )
-"""Features of the Delta protocol that delta-rs writes.
-
-Others make the first commit fail, or are ignored.
-"""
+"""Features of the Delta protocol that delta-rs writes; others are ignored or fail a commit."""
 
 OPEN_FOR_COMMITS = 50
 """A followed table is reopened after this many commits; by then its log has a checkpoint."""

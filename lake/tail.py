@@ -27,10 +27,7 @@ COMMITTED_AT = "_commit_timestamp"
 """Column of rows from the change data feed: Delta's commit time, an aware UTC datetime."""
 
 BACKLOG_VERSIONS = 3000
-"""Versions that a tail reads back initially: a second of reading.
-
-Older rows are not needed then.
-"""
+"""Versions that a tail reads back initially: a second of reading."""
 
 _ADDED = ["_change_type", "_commit_version", COMMITTED_AT]
 """Columns added by a change data feed."""

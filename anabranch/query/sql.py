@@ -60,10 +60,7 @@ RECORDED_BY = {
     "waits": "at",
     "alerts": "at",
 }
-"""By table, the column with the time since which a row is on record.
-
-Every table that can be asked as of an instant needs an entry.
-"""
+"""By table that can be asked as of an instant, the column with the time of a row."""
 _CONFIG = {
     "datafusion.execution.collect_statistics": "false",
     # The check of a statement needs no more: the physical plan takes most of the time.

@@ -25,10 +25,7 @@ from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount, Trigger
 
 MANAGED = frozenset({"STREAM", "CHECKPOINT"})
-"""Subscription types whose consumers need a segment each.
-
-PIP-483 "Subscription types and what each load type drives".
-"""
+"""Types of which a consumer needs a segment (PIP-483 "Subscription types and what each load type drives")."""
 
 SHARING = frozenset({"STREAM"})
 """Those of them whose consumers can share a segment by its entry buckets: a checkpoint needs whole segments."""

@@ -36,10 +36,7 @@ from schemas.tables.rows import Family
 FAMILY: Family = "autoscale"
 _GATES = np.array([gate.value for gate in GATES], object)
 _LOOK_AGAIN_MS = 20_000
-"""Delay before a topic with several actions is evaluated again (guard `parallelActions`).
-
-Actions take seconds, and new segments have reported twice by then.
-"""
+"""Delay until a topic with several actions (guard `parallelActions`) is evaluated again."""
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.REBUCKET_COOLDOWN, Gate.RETRY_BACKOFF})
 """Gates that schedule an extra tick if they open before the next one. Merges can wait."""
 

@@ -86,10 +86,7 @@ class FleetColumns:
     rows: Ints
     """Rows of the load table; -1 where a segment has none."""
     settled_at: Ints
-    """By segment, the end of the pause after it was made (`decisions.autoscale.past`).
-
-    `NEVER` for an original segment.
-    """
+    """By segment, the end of the pause after it was made; `NEVER` for an original segment."""
     made_at: Ints
     """By segment, when it was made; `NEVER` for an original segment."""
     returned_after: Ints

@@ -33,10 +33,7 @@ from engine.autoscale.rows import RowIndex
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 STALE = -1
-"""Code of an out-of-order or repeated sample.
-
-Other codes are those of `accept_causes`, 0 for no change.
-"""
+"""Code of an out-of-order or repeated sample; other codes as `accept_causes` (0: no change)."""
 INSTANTS = ("modified_at", "cold_since", "sampled_at", "seen_at")
 COLUMNS = (*INSTANTS, "returned_after")
 """Integer columns of a row, `NEVER` where there is no value."""

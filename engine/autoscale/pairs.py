@@ -16,10 +16,7 @@ Ints = npt.NDArray[np.int64]
 NO_ROW = -1
 _MIN_SLOTS = 128
 _TOPIC_STEP, _NEXT_STEP = 0x61C8864680B583EB, 0x6A09E667F3BCC909
-"""Golden ratio and root of two in 63 bits.
-
-Both are odd, so their multiples fill any power-of-two table evenly.
-"""
+"""Golden ratio and root of two in 63 bits, odd so that multiples fill a table evenly."""
 
 
 class PairTable:

@@ -199,19 +199,13 @@ class BucketState:
 
     topics: dict[str, TopicState] = field(default_factory=dict)
     configured: ConfiguredPolicy | None = None
-    """The cluster's policy as configured in the job.
-
-    None until the job's message arrives; nothing is decided before.
-    """
+    """The cluster's policy as configured in the job; until it arrives nothing is decided."""
     cluster_policy: str | None = None
     """Override of the cluster, JSON, that replaces the configured one; None without one."""
     namespace_policies: dict[str, str] = field(default_factory=dict)
     """`tenant/namespace` to its override as JSON."""
     policy_senders: dict[str, PolicySender] = field(default_factory=dict)
-    """Sender of each namespace's override, and of the cluster's (empty name).
-
-    Of removed overrides, the newest `MAX_DELETED`.
-    """
+    """Sender of each namespace's override (empty: the cluster's), also of `MAX_DELETED` removed ones."""
     ended: dict[str, TopicEnd] = field(default_factory=dict)
     """The newest `MAX_DELETED` deleted topics, so that late announcements do not revive them."""
     changed: set[str] = field(default_factory=set)

@@ -42,15 +42,9 @@ _PLACE = struct.Struct(">iq")
 _CODEC, _SIZE = "lz4_raw", struct.Struct(">I")
 _MAX_BATCH_BYTES = 1024 * 1024
 _MAX_TAKEN_BYTES = 2 * 1024 * 1024
-"""Limit on the bytes of values packed together, unless it is a single value.
-
-A resulting row is at most twice as large.
-"""
+"""Limit on the bytes of values packed together; a row is at most twice as large."""
 _MAX_WHOLE_PARTS = 100
-"""Number of refused parts of a message whose bytes are kept.
-
-A message of 1 MiB may have ten thousand parts.
-"""
+"""Number of refused parts of a message (maybe ten thousand) whose bytes are kept."""
 _FOR_SEVERAL = SEVERAL_TOPICS.encode()
 _Cells = tuple[int, int, bytes, str, bytes]
 

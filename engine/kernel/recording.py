@@ -15,10 +15,7 @@ from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLay
 from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, Rejected, key_of
 
 MAX_PIECE_BYTES = 4096
-"""Bytes of a key and of a value that a dead letter keeps.
-
-Most valid messages are shorter, and 60,000 dead letters, a whole batch, stay under 600 MB.
-"""
+"""Bytes of a key and of a value that a dead letter keeps: a batch of them stays under 600 MB."""
 
 
 def record_event(output: Output, record: RawRecord, message: Message | PlainEvent, now: int) -> None:

@@ -58,10 +58,7 @@ RAW_SCHEMA = pa.schema(
 )
 
 SOURCE_ORDER = {"control-events": 0, "consumer-events": 1, "segment-stats": 2}
-"""Order of sources within a batch: layouts, then consumers, then loads, then others.
-
-So loads are evaluated against current layouts.
-"""
+"""Order of sources within a batch: layouts first, as loads are evaluated against current ones."""
 
 
 def source_rank(source: str) -> int:
@@ -232,10 +229,7 @@ class Output:
 
 
 OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
-"""Schema of an output row: a chunk of one kind.
-
-Kinds in `RARE` are JSON arrays, kinds in `COLUMNS` record batches.
-"""
+"""Schema of an output row: a chunk of one kind, JSON (`RARE`) or a record batch (`COLUMNS`)."""
 COUNTS = "counts"
 DUE = "due"
 FAULTS = "faults"

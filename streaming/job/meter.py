@@ -66,10 +66,7 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
     EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome", "delivery"),
     OUTCOMES.name: get_args(OutcomeStatus),
 }
-"""Label values known at the start; their series begin at zero, so the first increase is visible.
-
-The types of events repeat those of `schemas.kafka.messages`.
-"""
+"""Label values known at the start (types as in `schemas.kafka.messages`), counted from zero."""
 
 
 _COUNTERS = {"split": AUTO_SPLITS, "merge": AUTO_MERGES}

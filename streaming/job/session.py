@@ -28,10 +28,7 @@ JSON_LINES = "conf/log4j2-json.properties"
 """Laid over the logging of the JVM, so that its lines have the fields of ours."""
 
 MAX_ARROW_BYTES = 8 * 1024 * 1024
-"""Limit on bytes sent to a Python worker at once; one row may be larger.
-
-Spark's default is 10,000 rows, even of 1 MiB each.
-"""
+"""Limit on bytes sent to a Python worker at once; one row may be larger."""
 
 
 _FORMER_MODULES = {"streaming.workers": "streaming.job.workers"}

@@ -27,10 +27,7 @@ FINGERPRINT = "fence"
 """State variable of the fingerprint, named as in the first release."""
 
 _PACKED = StructType([StructField("packed", BinaryType())])
-"""Type of every state variable.
-
-A type, not text, which the JVM would parse twice per variable and task.
-"""
+"""Type of every state variable: as text, the JVM would parse it twice per variable and task."""
 
 
 _STILL_OPEN: list[Any] = []

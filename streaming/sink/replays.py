@@ -38,10 +38,7 @@ _NO_MATTER = {
         }
     )
 }
-"""Columns by table that may differ between equal attempts, besides `engine_version`.
-
-An older release left out those of `events`, which repeat its `body`.
-"""
+"""Columns by table, besides `engine_version`, that may differ between equal attempts."""
 
 
 class ReplayDiffers(RuntimeError):

@@ -58,10 +58,7 @@ class WrittenBatch:
     commit_seconds: dict[str, float]
     """Duration of each Delta commit, by table."""
     layouts: Sequence[pa.RecordBatch] = ()
-    """Topics with a new layout, or with newly decoded state, as after a start.
-
-    Schema: `engine.kernel.records.LAYOUT_SCHEMA`.
-    """
+    """Topics with a new or newly decoded layout (`engine.kernel.records.LAYOUT_SCHEMA`)."""
 
     def columns(self, table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a rare table, cut to some of its columns."""

@@ -30,10 +30,7 @@ class LiveBundle:
 
 
 OWN_BALANCER = "own-balancer"
-"""Gate of unloads and splits in a cluster that makes such changes itself.
-
-Two balancers would undo each other's moves, and split more than one of them finds necessary.
-"""
+"""Gate of unloads and splits in a cluster whose own balancer makes such changes."""
 
 
 def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_repeat: bool = False) -> Verdict:

@@ -15,12 +15,7 @@ from typing import Generic, TypeVar
 log = logging.getLogger(__name__)
 
 AHEAD = 8
-"""Queued tasks per thread.
-
-Threads go on while the loop commits, and the next commit contains all results since.
-
-So the slower a commit is, the more rows it has.
-"""
+"""Queued tasks per thread, which go on while the loop commits their results."""
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
