@@ -28,10 +28,7 @@ Difference = tuple[str, object, object]
 
 
 def snapshot_on_record(row: Mapping[str, Any]) -> TopicSnapshot | None:
-    """Return the snapshot of a decision, or of a hold of an older release; None if the row has none.
-
-    Raises `ValidationError` or `LayoutStateError` when it cannot be read.
-    """
+    """Return the snapshot of a row, if any. Raises `ValidationError` or `LayoutStateError` if unreadable."""
     if row["inputs"] is None:
         return None
     # The recorded policy is complete; a guard that it does not name did not exist yet.

@@ -169,10 +169,7 @@ def _about(row: RecordedRow) -> tuple[str | None, str | None]:
 
 
 def _go_on(state: ClusterState, recorded: ClusterRows, again: ClusterRows, batch: RecordedBatch) -> None:
-    """Make a cluster follow its recorded rows where this release differs.
-
-    A hold that is not recorded counts as recorded, except in an incomplete batch, where the job records it again.
-    """
+    """Make a cluster follow its recorded rows, except for holds missing in an incomplete batch."""
     ours = {row["decision_id"] for row in again.decisions} - {row["decision_id"] for row in recorded.decisions}
     if ours:
         state.open = {bundle: entry for bundle, entry in state.open.items() if entry.decision_id not in ours}

@@ -382,10 +382,7 @@ class HistoryRows:
 def history_of(
     batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False, of_clusters: bool = False
 ) -> BatchHistory:
-    """Build the whole history from rows of `batches` and `HISTORY_TABLES`; options as in `HistoryRows`.
-
-    An outline of `batches` is enough (`lake.batches`) if it has the rows of all batches in `tables`.
-    """
+    """Build the history from rows of `batches` (an outline is enough) and `HISTORY_TABLES`."""
     recorded = Batches(batches)
     rows = HistoryRows(recorded, with_ticks=with_ticks, of_clusters=of_clusters)
     chosen = {name: rows.take(name, table)[0] for name, table in tables.items()}

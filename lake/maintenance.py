@@ -36,10 +36,7 @@ def cluster_column(table: Table) -> str:
 
 
 def compact_by_delta_rs(lake: str, table: Table, cluster_before: date | None) -> Compacted:
-    """Compact in this process. With `cluster_before`, only days before it, Z-ordered by `cluster_column`.
-
-    Raises `DeltaError`, or `Compacting` when another process compacts it.
-    """
+    """Compact here, or Z-order days before `cluster_before`. Raises `DeltaError` or `Compacting`."""
     with exclude_others(lake, table):
         optimizer = DeltaTable(table_path(lake, table)).optimize
         if cluster_before is None:

@@ -280,10 +280,7 @@ def _check_appendable(delta: DeltaTable, path: str, table: Table) -> None:
 
 
 def _with_new_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
-    """Add every optional column of this release, null in existing rows.
-
-    A table with a column unknown to this release belongs to a newer one, and stays unchanged.
-    """
+    """Add this release's optional columns, null in old rows, unless a newer release made the table."""
     expected = arrow_schema(table.row)
     for _ in range(MAX_RACES):
         stored = pa.schema(delta.schema().to_arrow()).names
@@ -321,10 +318,7 @@ def _with_properties(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
 
 
 def _relax_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
-    """Make every column nullable to which this release may write null; rows and files stay as they are.
-
-    If that fails now, the table is used as it is: rows without nulls still fit.
-    """
+    """Make columns nullable to which this release writes null; a failure is logged."""
     for _ in range(MAX_RACES):
         stored = pa.schema(delta.schema().to_arrow())
         nullable = [field.name for field in arrow_schema(table.row) if field.nullable]

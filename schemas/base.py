@@ -61,10 +61,7 @@ WireT = TypeVar("WireT", bound=Wire)
 
 
 def build_model(model: type[WireT], values: dict[str, Any]) -> WireT:
-    """Build an object from valid values of all fields, in order. For objects built by the thousand.
-
-    Costs a fifth of `model_construct`, which looks up aliases and defaults.
-    """
+    """Build an object from valid values of all fields, in order, at a fifth of `model_construct`'s cost."""
     instance, put = model.__new__(model), object.__setattr__
     put(instance, "__dict__", values)
     put(instance, "__pydantic_fields_set__", _field_names(model))

@@ -115,10 +115,7 @@ def _answer_actions(split: SplitPass, merge: MergePass, gates: Sequence[Reading[
 
 
 def consumers_ask_nothing(policy: Policy, required: int, active: int, is_open: bool) -> bool:
-    """Tell if `decide` would answer a consumer event with a hold for `consumer-demand` in any case.
-
-    It does if scaling is not switched off and the `active` segments are enough for the `required`.
-    """
+    """Tell if `decide` answers any consumer event with `consumer-demand`: `active` segments are enough."""
     return policy.broken is None and policy.enabled and not is_open and required <= active
 
 

@@ -68,10 +68,7 @@ def accept_causes(
 
 
 def crossing_thresholds(policy: Policy) -> tuple[float, ...]:
-    """Return the twelve thresholds whose crossing is significant.
-
-    These are the split thresholds, the merge thresholds, and the merge thresholds as written, without headroom.
-    """
+    """Return the twelve thresholds whose crossing counts: split, merge, and merge without headroom."""
     return (*policy.split_thresholds, *policy.merge_thresholds, *policy.written_merge_thresholds)
 
 

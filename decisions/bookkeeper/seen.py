@@ -233,9 +233,6 @@ def routing_fault(routing: Routing, registered: Sequence[str]) -> str | None:
 
 
 def require_routing(seen: BookieView, account: BookieAccount) -> bool:
-    """Require brokers under which ledgers may be moved, sealed and deleted.
-
-    They route by attribution or they are stopped, which is checked against those that are registered now.
-    """
+    """Require that all registered brokers route by attribution or are stopped."""
     fault = routing_fault(seen.snapshot.routing, seen.snapshot.registered_brokers or ())
     return account.require(BookieGate.BROKERS_ROUTE, fault is None, fault)

@@ -75,11 +75,7 @@ def made_by(
 
 
 def _generations_of(segments: Mapping[int, Segment]) -> Iterator[list[int]]:
-    """Yield the segments in groups, parents first.
-
-    A group has one segment, or all that are ancestors of one another, which a damaged record may contain (Tarjan's
-    strongly connected components, without recursion).
-    """
+    """Yield segments in groups, parents first; cycles of a damaged record are one group (Tarjan)."""
     number_of: dict[int, int] = {}
     low: dict[int, int] = {}
     done: set[int] = set()

@@ -55,10 +55,7 @@ class Evaluation:
     output: Output
 
     def run(self, is_tick: bool, by_tick: Set[str], by_consumer: Set[str]) -> None:
-        """Evaluate all topics at a tick, otherwise those with a tick of their own or an event.
-
-        Does nothing until the cluster's policy arrives, which the job sends in the same stream.
-        """
+        """Evaluate all topics at a tick, else those that are due or had an event, once there is a policy."""
         if self.state.configured is None:
             return
         hot_keys = self.hot_keys(is_tick, by_tick)
@@ -82,10 +79,7 @@ class Evaluation:
         self.remember(hot_keys)
 
     def _look_at_all(self) -> set[str]:
-        """Evaluate all topics in columns, record their holds, and return the names that `decide` must see.
-
-        If this fails, the columns do not identify the topic at fault, so all names are returned.
-        """
+        """Evaluate all topics in columns, record holds, return those for `decide`; all if columns fail."""
         try:
             noteworthy = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
         except Exception:
@@ -134,11 +128,7 @@ class Evaluation:
         )
 
     def hot_keys(self, is_tick: bool, by_tick: Set[str]) -> dict[str, tuple[HotKey, ...]]:
-        """Return new findings on hot keys by topic.
-
-        Covers all topics at a tick, otherwise those with their own tick; skips topics with an open decision that
-        blocks splits.
-        """
+        """Return new findings on hot keys of evaluated topics whose splits no open decision blocks."""
         by_topic = {}
         for name in sorted(self.view.hot_names() if is_tick else by_tick):
             topic = self.state.topics.get(name)

@@ -82,11 +82,7 @@ class AutoscaleState:
         self.view.lay_out()
 
     def set_back(self, now: int) -> None:
-        """Clamp all clocks to `now`, in case the job's own clock was set back.
-
-        Called at every tick. It changes nothing while time goes forward, so a replay needs only the ticks at which
-        it did not.
-        """
+        """Clamp all clocks to `now` at each tick, in case the job's own clock was set back."""
         self.loads.set_back(now)
         self.topics.set_back(self.view.names_ahead(now), now)
 

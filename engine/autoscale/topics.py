@@ -272,10 +272,7 @@ class BucketState:
         self.remove(name)
 
     def begin(self, name: str, created_at: int | None, began: int | None, now: int) -> TopicState:
-        """Start an incarnation of a topic, discarding any earlier one.
-
-        `began` is its start from another source, where announcements do not give it (`created_at` is None).
-        """
+        """Start an incarnation, at `began` if announcements do not say, and discard any earlier one."""
         self.remove(name)
         self.layouts.change(name)
         topic, ended = self.touch(name), self.end_of(name, now)

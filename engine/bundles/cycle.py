@@ -186,10 +186,7 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
 def _top_bundles(
     state: ClusterState, reports: Mapping[str, BrokerLoadReport], operation: Literal["shed", "split"]
 ) -> dict[str, TopBundlesLoadData]:
-    """Return the bundles that brokers of the extensible manager may shed; to split, all reported ones.
-
-    Published reports, which are `forced`, have been through this choice.
-    """
+    """Return bundles that extensible brokers may shed, or to split all reported; `forced` ones are chosen."""
     top, policies = {name: entry.top_bundles for name, entry in reports.items()}, state.policies
     if operation == "split" or policies is None:
         return top
@@ -204,10 +201,7 @@ def _top_bundles(
 
 
 def _decide_cycle(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
-    """Decide; bundles that wait for an outcome are shed as little as recently unloaded ones.
-
-    A shedder that picked one of them would count a move that is not made, and fit the others to it.
-    """
+    """Decide; bundles that wait for an outcome are shed as little as recently unloaded ones."""
     snapshot, unloaded = snapshot_of(state, now, operation), state.memory.recently_unloaded_bundles
     conf = Configuration(snapshot.configuration, snapshot.profile)
     # A grace period may end before the wait for an outcome does.

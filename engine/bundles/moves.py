@@ -51,10 +51,7 @@ class BundleMove:
     """Time of its application by the executor's clock; None while open."""
 
     def is_shown_by(self, bundle: str, report: Report | None) -> bool:
-        """Return whether a report was made after the move, with its load, or the broker no longer reports.
-
-        A broker that has just loaded topics reports no traffic of them until it updates its statistics.
-        """
+        """Return whether a report has the move's load, or the broker no longer reports it."""
         if report is None:
             return True
         if self.applied_at is None or report.last_update <= self.applied_at:

@@ -143,10 +143,7 @@ class BucketPacker:
     def _share_out(
         self, record: RawRecord, message: LayoutsKnown, home: int, shared: dict[int, list[RawRecord]]
     ) -> Sequence[RefusedPart]:
-        """Split a message with entries of several topics among their buckets; return its refused parts.
-
-        The bucket of its key, where the message is counted, gets a copy even without entries.
-        """
+        """Split a message among its topics' buckets, with a copy for its key's; return refused parts."""
         values, refused = shared_out(message, self._buckets)
         for bucket, value in ({home: nothing_of(message)} | values).items():
             part = record._replace(value=value, size=len(value), home=bucket == home)
@@ -156,10 +153,7 @@ class BucketPacker:
     def _for_all(
         self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, position: bytes
     ) -> Iterator[_Cells]:
-        """Yield copies of messages about every topic for each bucket except their home.
-
-        A large message is copied with its known fields only, because there are as many copies as buckets.
-        """
+        """Yield copies of messages about every topic for other buckets, large ones with known fields only."""
         rows = [row for row, record in records.items() if _is_for_all(record)]
         if not rows:
             return

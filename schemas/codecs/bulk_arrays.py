@@ -217,10 +217,7 @@ def _cast_numbers(chars: _Bytes, starts: Ints, ends: Ints, kind: pa.DataType) ->
 
 
 def _are_unsigned_json(chars: _Bytes, starts: Ints, ends: Ints) -> _Bools:
-    """Return whether the numbers of each sample (5 x s) are valid in JSON and not negative.
-
-    Arrow also accepts leading zeros, hexadecimal numbers, and dots without digits on both sides.
-    """
+    """Return whether the numbers of samples (5 x s) are valid JSON, stricter than Arrow, and not negative."""
     first, second = chars[starts], chars[starts + 1]
     good = _is_digit(first) & _is_digit(chars[ends - 1])
     is_single = ends[0] - starts[0] == 1

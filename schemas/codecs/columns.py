@@ -32,10 +32,7 @@ _RATE_NAMES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Segments of a message: m segments of n topics.
-
-    A reporter sends the same ones until a layout or a segment's owner changes, so one object serves many messages.
-    """
+    """Segments of a message: m segments of n topics, shared by messages until layouts change."""
 
     topics: list[str]
     """n topics, each once."""

@@ -49,10 +49,7 @@ def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int, names: Sequ
 
 
 def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:
-    """Return a topic's whole state as one JSON object, instants in milliseconds; None if unknown.
-
-    Raises `StateError` for a state that this release cannot read.
-    """
+    """Return a topic's state as JSON, instants in milliseconds; None if unknown. Raises `StateError`."""
     state = unpack_topics(packed.parts[TOPICS])
     loads = unpack_loads(packed.parts[LOADS]).loads_of(topic)
     topic_state = state.topics.get(topic)

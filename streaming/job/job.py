@@ -106,10 +106,7 @@ def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
 def start_query(
     spark: SparkSession, settings: Settings, sink: LakeSink, repeated: UnfinishedBatch | None = None
 ) -> StreamingQuery:
-    """Announce the cluster's policy and start the query, which runs batches as long as there is data.
-
-    Raises `NotAnnounced` when Kafka does not accept the policy.
-    """
+    """Announce the policy and start the query. Raises `NotAnnounced` if Kafka does not accept it."""
     announce_policy(settings.kafka_connection(), configured_policy(settings))
     source = PacedSource(pace_of(settings))
     sink.also_report(source.observe_batch)

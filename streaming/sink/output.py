@@ -60,10 +60,7 @@ class BatchOutput:
         return not {KIND_OF[table.name], FILE + table.name}.isdisjoint(self._bodies)
 
     def rows(self, table: Table) -> TableRows:
-        """Return the rows of a table, built on first use; callable from one thread per table.
-
-        Raises `OSError`; `FileUnfit` when a file belongs to another batch.
-        """
+        """Return a table's rows, built on first use by its thread. Raises `OSError` or `FileUnfit`."""
         if table.name not in self._made:
             self._made[table.name] = self._rows(table)
         return self._made[table.name]

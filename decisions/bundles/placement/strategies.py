@@ -53,10 +53,7 @@ def select_least_projected(cluster: ClusterView, bundle: str, brokers: list[str]
 
 
 def select_least_resource(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
-    """LeastResourceUsageWithWeight: any broker whose averaged usage is well below the candidates' mean.
-
-    With the modular manager the averages move at every call, for the candidates of that call only.
-    """
+    """LeastResourceUsageWithWeight: any broker well below the candidates' mean of averaged usage."""
     usages = cluster.memory.placement_usage
     for broker in set(usages) - set(cluster.reports):
         del usages[broker]

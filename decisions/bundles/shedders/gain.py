@@ -130,10 +130,7 @@ def _movable_bundles(cluster: ClusterView, source: Projected) -> dict[str, Load]
 def _best_move(
     cluster: ClusterView, source: Projected, ordered: list[Projected], movable: dict[str, Load]
 ) -> tuple[str, Projected] | None:
-    """The bundle of a broker and its destination with the highest gain that policies permit.
-
-    None: every bundle has been noted with its best gain, too small, or with what keeps it.
-    """
+    """The permitted bundle and destination with the highest gain; None: each bundle's reason is noted."""
     least = cluster.configuration.number("gainShedderMinGainPercentage") / 100
     usage, best = source.usage, least
     chosen: tuple[str, Projected] | None = None
