@@ -18,8 +18,7 @@ from anabranch.auth.callers import Caller
 from anabranch.history.words import age, amount, hold_reason, span
 from anabranch.query.wording import duration, number_words
 from anabranch.web import words
-from anabranch.web.drawing.heat import LEVELS, level
-from anabranch.web.drawing.strip import strip
+from anabranch.web.drawing.strip import LEVELS, level, strip
 from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import CALLER, SESSION, VERSION, allows
 from anabranch.web.processes import Process, processes

@@ -67,8 +67,7 @@ from anabranch.controller.metadata.callbacks import Callbacks, SessionedStore, S
 from anabranch.controller.metadata.commit_plan import NodeAction, PlanStep, paths_to_read, plan
 from anabranch.controller.metadata.commit_size import CommitLimit, CommitTooLarge
 from anabranch.controller.metadata.store_paths import NODES, TOPICS
-from anabranch.controller.metadata.zookeeper_answers import PendingAnswers
-from anabranch.controller.metadata.zookeeper_watch import TreeWatch
+from anabranch.controller.metadata.zookeeper_watch import PendingAnswers, TreeWatch
 from anabranch.controller.metadata.zookeeper_watches import ServerWatches
 from runtime.zookeeper_tls import TlsHandler
 

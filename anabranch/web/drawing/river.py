@@ -14,7 +14,7 @@ from markupsafe import Markup
 from anabranch.history.lineage.record import Reach, River
 from anabranch.history.lineage.svg import BOTTOM, HEIGHT, LEFT, RIGHT, STEPS, TOP, WIDTH, Places, outline
 from anabranch.query.wording import number_words
-from anabranch.web.drawing.heat import LEVELS, level
+from anabranch.web.drawing.strip import LEVELS, level
 from anabranch.web.past import DecisionMark, HoldSpan, Rates, Sample
 from anabranch.web.words import shown, utc
 from decisions.autoscale.policy import Policy

@@ -1,16 +1,41 @@
-"""Current key space of a topic: segments as wide as their hash ranges, filled by load. Pure."""
+"""Current key space of a topic: segments as wide as their hash ranges, filled by load. Pure.
+
+A load is one of a few levels, each with a class of the style sheet and words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from markupsafe import Markup
 
 from anabranch.history.picture import SegmentView
-from anabranch.web.drawing.heat import level
 from decisions.topic.layout import HASH_SPACE
 
 WIDTH, HEIGHT = 256, 20
+LEVELS: Final = {
+    "hu": "no load seen",
+    "hc": "cold",
+    "h1": "below half",
+    "h2": "half to full",
+    "h3": "nearly full",
+    "h4": "over the split threshold",
+}
+"""Class to words, from nothing to hot."""
+
+
+def level(load: float | None, is_cold: bool = False) -> str:
+    """The class of a load: the largest rate / split threshold."""
+    if load is None:
+        return "hu"
+    if load > 1:
+        return "h4"
+    if load > 0.8:
+        return "h3"
+    if load > 0.5:
+        return "h2"
+    return "hc" if is_cold else "h1"
 
 
 def strip(segments: Sequence[SegmentView]) -> Markup:
