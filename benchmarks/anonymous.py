@@ -77,7 +77,7 @@ def main(quick: bool) -> None:
                     report["beside"][f"{kind}, {sources}"] = row
                     print_row({f"{kind}, {sources}": row})
             report["idle"] = idle.figures()
-    publish("anonymous", report, quick=False)
+    publish("anonymous", report, quick)
 
 
 @dataclass

@@ -12,15 +12,17 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import httpcore
 import httpx
 
 from anabranch.admin.answers import Lost, Misdirected, NotConnected, Response, Unanswered
 from anabranch.admin.connections import Closed, Connections, Withheld, deadline_in
-from anabranch.admin.credentials import Credentials, FixedToken, NoToken
+from anabranch.admin.credentials import Credentials, FixedToken, NoToken, credentials_of
 from anabranch.admin.redirects import MAX_REDIRECTS, REDIRECTS, TokenAddresses, next_hop
 from schemas.addresses import read_authority
+from schemas.settings.root import Settings
 
 MAX_BODY_BYTES = 128 * 1_048_576
 """Reading stops above this size: the largest accepted layout has 131,072 segments."""
@@ -291,3 +293,19 @@ def _whole_body(answer: httpx.Response, limit: int) -> bytes:
         if len(body) > limit:
             raise BodyTooLarge(limit)
     return bytes(body)
+
+
+def controller_transport(
+    settings: Settings, user_agent: str, timeout_seconds: float, *, with_token: bool = True, **limits: Any
+) -> Transport:
+    """Open the interface at `[controller] url`; `limits` as of `Transport`. Raises `SettingsError`."""
+    token = credentials_of(settings) if with_token else None
+    return Transport(
+        settings.controller.url,
+        token,
+        user_agent=user_agent,
+        timeout_seconds=timeout_seconds,
+        tls=settings.url_context(),
+        nodes=settings.controller.nodes,
+        **limits,
+    )

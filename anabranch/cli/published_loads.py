@@ -12,7 +12,7 @@ from typing import Any
 from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.load_data import BROKER_LOAD, TOP_BUNDLES, FollowedTopic
-from anabranch.admin.transport import Transport
+from anabranch.admin.transport import controller_transport
 from anabranch.cli.metadata_client import connect_metadata
 from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
 from anabranch.collectors.pulsar.calls import REQUEST_SECONDS
@@ -25,14 +25,7 @@ METADATA_SECONDS = 60.0
 def open_published_loads(settings: Settings, stack: ExitStack) -> PublishedLoads:
     """Connect to what the settings name; `stack` closes it. Raises `click.ClickException`."""
     credentials, chosen = credentials_of(settings), settings.bookies
-    transport = Transport(
-        settings.controller.url,
-        credentials,
-        user_agent="anabranch-collect",
-        timeout_seconds=REQUEST_SECONDS,
-        tls=settings.url_context(),
-        nodes=settings.controller.nodes,
-    )
+    transport = controller_transport(settings, "anabranch-collect", REQUEST_SECONDS)
     stack.callback(transport.close)
     loads, tops = (
         FollowedTopic(

@@ -15,8 +15,7 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
-from anabranch.admin.credentials import credentials_of
-from anabranch.admin.transport import Transport
+from anabranch.admin.transport import controller_transport
 from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread
 from anabranch.collectors.load_reports import PublishedLoads
@@ -50,15 +49,7 @@ def collect_bundles(
 
     `say` gets a line a round; `configuration` and `published` as in `BundleRounds`.
     """
-    transport = Transport(
-        settings.controller.url,
-        credentials_of(settings),
-        user_agent="anabranch-collect",
-        timeout_seconds=REQUEST_SECONDS,
-        tls=settings.url_context(),
-        nodes=settings.controller.nodes,
-        max_body_bytes=MAX_ANSWER_BYTES,
-    )
+    transport = controller_transport(settings, "anabranch-collect", REQUEST_SECONDS, max_body_bytes=MAX_ANSWER_BYTES)
     publisher = RecordPublisher(settings.kafka_connection(), lambda record: None)
     rounds, stop = BundleRounds(transport, configuration, published), threading.Event()
     heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from uuid import uuid4
 
-from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
-from anabranch.admin.transport import Transport
+from anabranch.admin.transport import Transport, controller_transport
 from anabranch.executor.autoscale.actor import AutoscaleActor
 from anabranch.executor.bundles.actor import BundlesActor
 from anabranch.executor.kernel.announcer import Announcer, follow_outcomes
@@ -53,14 +52,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     when another executor has taken over.
     """
     chosen = settings.executor
-    transport = Transport(
-        settings.controller.url,
-        credentials_of(settings),
-        user_agent="anabranch-executor",
-        timeout_seconds=chosen.request_timeout_seconds,
-        tls=settings.url_context(),
-        nodes=settings.controller.nodes,
-    )
+    transport = controller_transport(settings, "anabranch-executor", chosen.request_timeout_seconds)
 
     def executor_of(number: int, lease_token: int, may_call: Callable[[], bool]) -> Executor:
         shard = Shard(number, lease_token, lambda subject: shard_of(subject, chosen.shards) == number)

@@ -23,9 +23,8 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from anabranch.admin.answers import Answered, Fault, Refused, Unanswered
-from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
-from anabranch.admin.transport import Transport
+from anabranch.admin.transport import controller_transport
 from anabranch.local.demand import TopicDemand, demands
 from anabranch.local.samples import reported
 from runtime.messaging.producer import LastingProducer
@@ -249,16 +248,8 @@ def run_traffic(settings: Settings, stop: threading.Event) -> Counters:
 
 def controller_topics(settings: Settings) -> ScalableTopics:
     """A client of the controller's admin interface, with the token when one is set."""
-    return ScalableTopics(
-        Transport(
-            settings.controller.url,
-            credentials_of(settings),
-            user_agent="anabranch-traffic",
-            timeout_seconds=settings.executor.request_timeout_seconds,
-            tls=settings.url_context(),
-            nodes=settings.controller.nodes,
-        )
-    )
+    seconds = settings.executor.request_timeout_seconds
+    return ScalableTopics(controller_transport(settings, "anabranch-traffic", seconds))
 
 
 def next_instant(now: float, interval: float) -> float:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import closing
 
 from anabranch.admin.answers import Response
-from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
-from anabranch.admin.transport import BadAddress, Transport, check_address
+from anabranch.admin.transport import BadAddress, Transport, check_address, controller_transport
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import TokensError
 from anabranch.web.app import create_app
@@ -85,16 +84,7 @@ def _controller(settings: Settings) -> ScalableTopics | None:
     """The interface at `[controller] url`; None: that is no address."""
     try:
         check_address(settings.controller.url)
-        return ScalableTopics(
-            Transport(
-                settings.controller.url,
-                credentials_of(settings),
-                user_agent="anabranch-web",
-                timeout_seconds=CONTROLLER_SECONDS,
-                nodes=settings.controller.nodes,
-                tls=settings.url_context(),
-            )
-        )
+        return ScalableTopics(controller_transport(settings, "anabranch-web", CONTROLLER_SECONDS))
     except BadAddress as error:
         log.warning("[controller] url cannot be asked: %s", error)
         return None
@@ -106,14 +96,7 @@ def _probe(settings: Settings) -> Probe | None:
         check_address(settings.controller.url)
     except BadAddress:
         return None
-    transport = Transport(
-        settings.controller.url,
-        None,
-        user_agent="anabranch-web",
-        timeout_seconds=CONTROLLER_SECONDS,
-        nodes=settings.controller.nodes,
-        tls=settings.url_context(),
-    )
+    transport = controller_transport(settings, "anabranch-web", CONTROLLER_SECONDS, with_token=False)
 
     def status() -> int | None:
         answer = transport.exchange("GET", "/healthz")

@@ -12,7 +12,9 @@ from schemas.settings.root import load_settings
 
 HOME = Path(__file__).parents[2]
 CALLERS = ["executor", "traffic", "collect", "web"]
-OPENS_CLIENT = re.compile(r"\b(?:Transport|KazooClient|AdminInterface)\(|\.kafka_connection\(|\bcopy_metadata\(")
+OPENS_CLIENT = re.compile(
+    r"\b(?:Transport|controller_transport|KazooClient|AdminInterface)\(|\.kafka_connection\(|\bcopy_metadata\("
+)
 WARNS = re.compile(r"\.start_logging\(|\.warn\(|\burl_exposures\(")
 ENCRYPTED = (
     '[kafka]\nbootstrap = "k1:9093,k2:9093"\nsecurity_protocol = "SSL"\n[controller]\nhost = "0.0.0.0"\n'

@@ -16,9 +16,8 @@ from typing import Any
 
 import click
 
-from anabranch.admin.credentials import credentials_of
 from anabranch.admin.plain import PlainTopics
-from anabranch.admin.transport import Transport
+from anabranch.admin.transport import controller_transport
 from anabranch.bookkeeper.guard import SwitchGuard
 from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata
 from anabranch.bookkeeper.record import progress_of, read_steps, subject_of
@@ -108,18 +107,8 @@ class Bookies:
         settings = self.settings
         if settings.bookies.brokers != "attribution":
             return None
-        chosen = settings.controller
-        return PlainTopics(
-            Transport(
-                chosen.url,
-                credentials_of(settings),
-                user_agent="anabranch-bookies",
-                timeout_seconds=REQUEST_SECONDS,
-                deadline_seconds=REQUEST_SECONDS,
-                nodes=chosen.nodes,
-                tls=settings.url_context(),
-            )
-        )
+        seconds = REQUEST_SECONDS
+        return PlainTopics(controller_transport(settings, "anabranch-bookies", seconds, deadline_seconds=seconds))
 
     def _new_hands(self, clusters: dict[str, str]) -> LedgerHands:
         from anabranch.local.bookies.programs import ensure_programs

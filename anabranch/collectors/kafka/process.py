@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
-from anabranch.admin.transport import Transport
+from anabranch.admin.transport import controller_transport
 from anabranch.collectors.kafka.collector import KafkaCollector, Readings
 from anabranch.collectors.kafka.segments import SegmentReport
 from anabranch.collectors.metrics import CollectorMeter, serve_collector
@@ -51,14 +50,7 @@ def collect_kafka(
     `ready` gets one line when Kafka has answered. Raises `runtime.telemetry.serving.MetricsError`.
     """
     chosen, controller = settings.collect, settings.controller
-    transport = Transport(
-        controller.url,
-        credentials_of(settings),
-        user_agent="anabranch-collect",
-        timeout_seconds=REQUEST_SECONDS,
-        tls=settings.url_context(),
-        nodes=controller.nodes,
-    )
+    transport = controller_transport(settings, "anabranch-collect", REQUEST_SECONDS)
     publisher = RecordPublisher(settings.kafka_connection(), lambda record: None)
     meter = CollectorMeter()
     heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False

@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from anabranch.admin.credentials import credentials_of
-from anabranch.admin.transport import Transport
+from anabranch.admin.transport import controller_transport
 from anabranch.collectors.checkpoint import MEMORY_FILE, load_checkpoint, save_checkpoint, write_delay
 from anabranch.collectors.metrics import CollectorMeter, serve_collector
 from anabranch.collectors.publisher import RecordPublisher
@@ -37,15 +36,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     `ready` gets one line when the first answers have come. Raises `runtime.telemetry.serving.MetricsError`.
     """
     chosen, controller = settings.collect, settings.controller
-    transport = Transport(
-        controller.url,
-        credentials_of(settings),
-        user_agent="anabranch-collect",
-        timeout_seconds=REQUEST_SECONDS,
-        tls=settings.url_context(),
-        nodes=controller.nodes,
-        max_body_bytes=MAX_ANSWER_BYTES,
-    )
+    transport = controller_transport(settings, "anabranch-collect", REQUEST_SECONDS, max_body_bytes=MAX_ANSWER_BYTES)
     folder = settings.path(chosen.folder)
     announced = load_checkpoint(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
     publisher = RecordPublisher(settings.kafka_connection(), announced.unsay)
