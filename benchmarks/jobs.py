@@ -17,10 +17,7 @@ from schemas.tables.rows import BATCHES
 
 @contextmanager
 def on_a_broker(work: Path, buckets: int, most: int) -> Iterator[Settings]:
-    """Start a broker with the three topics in `work`; yield the job's settings.
-
-    `most`: messages a batch.
-    """
+    """Start a broker with the three topics in `work`; yield the job's settings. `most`: messages a batch."""
     settings = bench_settings(work, buckets, most)
     broker = EmbeddedBroker(work / "kafka", ensure_jars(settings, print).kafka, heap="512m")
     broker.start()

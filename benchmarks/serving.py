@@ -1,7 +1,4 @@
-"""Controllers as processes of their own, calls to them, and the floor that calls are compared with.
-
-Stage: under `benchmarks.controller` and `benchmarks.nodes`.
-"""
+"""Controllers as processes of their own, calls to them, and the floor that calls are compared with."""
 
 from __future__ import annotations
 

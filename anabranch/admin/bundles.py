@@ -1,7 +1,6 @@
 """Calls on bundles: list a namespace's or a broker's, unload to a broker, split.
 
-Stage: beside `topics` and `cluster`, over the same transport. No query assigns a bundle to a broker, as a lookup would.
-Paths and responses are those of Pulsar 2.10 to 5.
+No query assigns a bundle to a broker, as a lookup would. Paths and responses are those of Pulsar 2.10 to 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Token of a client's calls: a fixed one, or a temporary one from an identity provider (OAuth2).
 
-Stage: under `transport`, which asks for a token before each call, and for another one when a call was refused with it.
 Files and names of OAuth2 are those of Pulsar's own clients: a key file `{"type": "client_credentials", "client_id": …,
 "client_secret": …}`, with issuer, audience and scope in the settings. The flow is RFC 6749, 4.4; the provider's
 `/.well-known/openid-configuration` names the endpoint.

@@ -1,7 +1,6 @@
 """Load data that brokers with the extensible load manager publish, followed on its two topics.
 
-Stage: beside `cluster`, over the brokers' WebSocket service (`webSocketServiceEnabled`). The topics are not persistent
-and cannot be read later, so the newest values are kept by broker.
+The topics are not persistent and cannot be read later, so the newest values are kept by broker.
 
 After each change of owners both brokers retract their values by messages without a payload. Pulsar 4.0's WebSocket
 service fails at such a message: it sends nothing any more, and the connection stays open. So the broker is asked how

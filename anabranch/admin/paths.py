@@ -1,8 +1,7 @@
 """Paths of the admin interface; every name is one part of a path, whatever its characters.
 
-Stage: between `topics` and `transport`; pure. The server treats percent triplets in a topic's name as spelling (`a%20b`
-and `a b` are the same), so they stay unchanged; it decodes a subscription's name once, so there a percent sign is an
-ordinary character.
+Pure. The server treats percent triplets in a topic's name as spelling (`a%20b` and `a b` are the same), so they stay
+unchanged; it decodes a subscription's name once, so there a percent sign is an ordinary character.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One bounded exchange with an admin interface: address, token, TLS, redirects, time and size.
 
-Stage: between `topics` and the network; the only module that sends anything. It never retries, and never raises for a
-fault of a server or the network.
+The only module that sends anything. It never retries, and never raises for a fault of a server or the network.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Layouts pushed by the server: server-sent events of the path `…/watch` (only in our controller).
-
-Stage: beside the calls of `topics`, over the same transport.
-"""
+"""Layouts pushed by the server: server-sent events of the path `…/watch` (only in our controller)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Identify the caller of a request by comparing its token with those of the file.
-
-Stage: `anabranch.controller.access.gate` calls `Access` before anything else is done with a request.
-"""
+"""Identify the caller of a request by comparing its token with those of the file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Scope of a token: everywhere, or some tenants and namespaces (PIP-468 "Security Considerations").
 
-Stage: stored in the file of tokens (`anabranch.auth.tokens`), checked for every route by
-`anabranch.controller.access.roles`. A scope is a set of `tenant` and `tenant/namespace`; the empty one means
-everywhere. Names are compared in canonical form, whatever their spelling in a URL (`anabranch.auth.spelling`).
+A scope is a set of `tenant` and `tenant/namespace`; the empty one means everywhere. Names are compared in canonical
+form, whatever their spelling in a URL (`anabranch.auth.spelling`).
 """
 
 from __future__ import annotations

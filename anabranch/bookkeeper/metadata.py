@@ -2,8 +2,6 @@
 
 It has the records of schemas, cursors and topics, read with their versions and written singly or several in one
 transaction, and the generators of ledger ids.
-
-Stage: beside `sidecar`, for the steps of a switch.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 It works on a limited number of steps at a time, and records how they ended before it reads again.
 
-Stage: over `snapshot_reader`, `steps` and `record`. The only state is what is on record and what the clusters show: a
-successor continues where the previous orchestrator stopped. Source: PIP-477 phases 4 to 6; its hole 10 is closed by
-`term`.
+The only state is what is on record and what the clusters show: a successor continues where the previous orchestrator
+stopped. Source: PIP-477 phases 4 to 6; its hole 10 is closed by `term`.
 """
 
 from __future__ import annotations

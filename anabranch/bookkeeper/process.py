@@ -1,7 +1,4 @@
-"""One run of the Java program of the hands: requests and answers, matched by number.
-
-Stage: under `sidecar`, which starts it again when it has died.
-"""
+"""One run of the Java program of the hands: requests and answers, matched by number."""
 
 from __future__ import annotations
 

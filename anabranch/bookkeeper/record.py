@@ -220,10 +220,7 @@ class SwitchRecord:
     """The rows of one switch, which only the newest orchestrator of its cluster can write."""
 
     def __init__(self, lake: str, cluster: str, directive: Directive, orchestrator: str) -> None:
-        """Take the lease on the rows. `orchestrator`: its name.
-
-        Raises `LeaseLost`, and Delta's errors.
-        """
+        """Take the lease on the rows. `orchestrator`: its name. Raises `LeaseLost`, and Delta's errors."""
         app, who, work = f"bookies/{cluster}", "orchestrator", "carries out a switch"
         self._decisions = LeasedTable(lake, DECISIONS, app, ("decision_id",), who, work)
         identity = ("decision_id", "status", "attempt", "executor")

@@ -129,10 +129,7 @@ def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
 
 
 def read_cursor(record: bytes) -> Cursor:
-    """Parse a cursor's znode.
-
-    Raises `BadRecord`, also for a compressed one.
-    """
+    """Parse a cursor's znode. Raises `BadRecord`, also for a compressed one."""
     fields = _uncompress_record(record)
     mark_delete = number_of(fields, 2), number_of(fields, 3)
     return Cursor(

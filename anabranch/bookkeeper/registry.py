@@ -1,9 +1,8 @@
 """Registry of BookKeeper clusters in Pulsar's metadata store: clusters, bootstrap record, directive.
 
-Stage: over `metadata`. Source: PIP-477 "Metadata nodes": `/admin/bookie-clusters/NAME`, `…/bootstrap` and
-`…/switch-target`. They are written in one transaction or not at all. Every transaction also raises the version of the
-folder itself, so that of two operators who read the same registry only one writes: at every instant one cluster is
-ACTIVE (I12).
+Source: PIP-477 "Metadata nodes": `/admin/bookie-clusters/NAME`, `…/bootstrap` and `…/switch-target`. They are written
+in one transaction or not at all. Every transaction also raises the version of the folder itself, so that of two
+operators who read the same registry only one writes: at every instant one cluster is ACTIVE (I12).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Snapshot reader of a switch: registry, records, ledgers and id counters of all clusters.
 
-Stage: over `registry`, `metadata` and `sidecar`, under `orchestrator` and the commands. Reading changes nothing
-anywhere. A cluster that cannot be reached has its reason in place of a listing; a record that cannot be read is in the
-snapshot with its fault.
+Reading changes nothing anywhere. A cluster that cannot be reached has its reason in place of a listing; a record that
+cannot be read is in the snapshot with its fault.
 """
 
 from __future__ import annotations

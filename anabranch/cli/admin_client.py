@@ -1,7 +1,6 @@
 """Admin client of the command line: calls a server, and words each fault, with an exit code.
 
-Stage: under `anabranch.cli.commands.topics`, over the package `admin`. Exit codes: 1 refused by the server, 2 wrong
-usage, 3 no answer. Nothing is tried again.
+Exit codes: 1 refused by the server, 2 wrong usage, 3 no answer. Nothing is tried again.
 """
 
 from __future__ import annotations

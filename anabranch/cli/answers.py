@@ -1,7 +1,4 @@
-"""Answers of SQL as text or files: a table for people, JSON lines, CSV, Parquet; a batch at a time.
-
-Stage: under `anabranch sql`.
-"""
+"""Answers of SQL as text or files: a table for people, JSON lines, CSV, Parquet; a batch at a time."""
 
 from __future__ import annotations
 

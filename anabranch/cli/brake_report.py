@@ -1,7 +1,4 @@
-"""`anabranch decisions waiting`: who acts, and the brakes as they stand, as JSON and in words.
-
-Stage: between `anabranch.safeguards.state`, which reads the lake, and the command.
-"""
+"""`anabranch decisions waiting`: who acts, and the brakes as they stand, as JSON and in words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Shared parts of the safeguard commands: the actor, results by decision, and errors of the lake.
-
-Stage: under `anabranch.cli.commands.decisions` and `executor`.
-"""
+"""Shared parts of the safeguard commands: the actor, results by decision, and errors of the lake."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Shared parts of commands: readers of names, connection to the controller, output of results.
 
-Stage: under `anabranch.cli.commands`, above `anabranch.cli.admin_client`. Commands that only read the lake use the
-readers of names too.
+Commands that only read the lake use the readers of names too.
 """
 
 from __future__ import annotations

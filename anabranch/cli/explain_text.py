@@ -1,7 +1,4 @@
-"""An explanation for people: why in words, the gates, what it saw, and what would change the answer.
-
-Stage: under `anabranch explain`, above `anabranch.query.wording`.
-"""
+"""An explanation for people: why in words, the gates, what it saw, and what would change the answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sources of published loads for the collector of bundles: a metadata client and topic followers.
-
-Stage: under `anabranch.cli.commands.collect`, with `[bundles] load_reports = "published"`.
-"""
+"""Sources of published loads for the collector of bundles: a metadata client and topic followers."""
 
 from __future__ import annotations
 

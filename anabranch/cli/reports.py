@@ -1,7 +1,4 @@
-"""Options `--output` and `--file` of reports (text, JSON, HTML), and lakes that cannot be read.
-
-Stage: under the commands that compare and simulate, which make the text.
-"""
+"""Options `--output` and `--file` of reports (text, JSON, HTML), and lakes that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """ASGI application of a node: lifespan, admission and routes.
 
-Stage: the outermost part of the controller. Every request passes `anabranch.controller.access.gate` first; the routes
-are those of `anabranch.controller.rest`.
+Every request passes `anabranch.controller.access.gate` first; the routes are those of `anabranch.controller.rest`.
 """
 
 from __future__ import annotations

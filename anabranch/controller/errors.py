@@ -1,7 +1,6 @@
 """Refusals of the controller: an HTTP status and one sentence for the caller.
 
-Stage: raised by the service and its dependencies, turned into responses by the app. `StartError` is for the person who
-starts the process.
+`StartError` is for the person who starts the process.
 """
 
 from __future__ import annotations

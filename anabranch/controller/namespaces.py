@@ -1,9 +1,8 @@
 """Namespaces with their override of the auto split/merge policy (PIP-483 "Policy resolution").
 
-Stage: between the routes and the store, beside `anabranch.controller.service`. A namespace exists if it is named in the
-settings, was created, has a policy, or has topics: so a topic may be created anywhere, as in Pulsar 5, and its
-namespace then exists. Calls about a missing namespace get 404. Namespaces have no leader: any node changes them, by
-compare-and-set.
+A namespace exists if it is named in the settings, was created, has a policy, or has topics: so a topic may be created
+anywhere, as in Pulsar 5, and its namespace then exists. Calls about a missing namespace get 404. Namespaces have no
+leader: any node changes them, by compare-and-set.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """JDK class data sharing archive of the classes that Spark's JVM loads at every start.
 
-Stage: set-up, after the jars. `streaming.job.session` hands the archive to the JVM, which checks it against its own
-version and class path and ignores it when they differ; the next set-up then makes it again. Saves about 5 of 25 s until
-the first batch is committed. Run as `python -m anabranch.local.archive HOME JARS FILE` it is the process whose classes
-are archived.
+`streaming.job.session` hands the archive to the JVM, which checks it against its own version and class path and ignores
+it when they differ; the next set-up then makes it again. Saves about 5 of 25 s until the first batch is committed. Run
+as `python -m anabranch.local.archive HOME JARS FILE` it is the process whose classes are archived.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Embedded Kafka broker: one KRaft node on loopback, from the checked jars, in its own folder.
 
-Stage: first of the local run, and the real broker of the tests. Data survives kill -9 and later starts. Each process
-chooses its ports at its first start unless they are given.
+Data survives kill -9 and later starts. Each process chooses its ports at its first start unless they are given.
 """
 
 from __future__ import annotations

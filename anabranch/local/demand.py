@@ -1,8 +1,7 @@
 """Client demand of each scalable topic: a density over the 16-bit key space that moves with time.
 
-Stage: the beginning of the local loop. `anabranch.local.samples` integrates this density over the hash ranges of the
-active segments and reports the result as brokers would, so a split at the midpoint of a hot range really divides its
-load.
+`anabranch.local.samples` integrates this density over the hash ranges of the active segments and reports the result as
+brokers would, so a split at the midpoint of a hot range really divides its load.
 
 Pure and seeded: everything is a function of the settings, the topic and the instant, so a generator that was restarted
 goes on where it would have been. One topic's demand is made of

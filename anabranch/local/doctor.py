@@ -1,7 +1,6 @@
 """`anabranch doctor`: check that this machine and set-up are fit for a run, with advice if not.
 
-Neighbours: the set-up (`anabranch.local.setup`), the local run. Changes nothing; in an object
-store it makes a table of its own and deletes it.
+Changes nothing; in an object store it makes a table of its own and deletes it.
 """
 
 from __future__ import annotations

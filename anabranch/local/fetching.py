@@ -1,8 +1,7 @@
 """Fetches the jars of a closed list by the Ivy inside pyspark, several at a time.
 
-Stage: under `anabranch.local.setup`. A list is dealt out to a few processes of Ivy: most of the time goes by waiting
-for the registry, and one Ivy asks for one jar after the other. Each knows the jars by name only, so nothing is
-resolved.
+A list is dealt out to a few processes of Ivy: most of the time goes by waiting for the registry, and one Ivy asks for
+one jar after the other. Each knows the jars by name only, so nothing is resolved.
 """
 
 from __future__ import annotations

@@ -194,10 +194,7 @@ class LocalRun:
             self._supervisor.run(self.stop)
 
     def finish(self, report: bool = False) -> dict[str, Any] | None:
-        """Stop everything and return the report if asked for.
-
-        Nothing is left running, even after an error.
-        """
+        """Stop everything and return the report if asked for. Nothing is left running, even after an error."""
         supervisor = self._supervisor
         if supervisor is None:
             return None

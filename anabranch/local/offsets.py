@@ -1,7 +1,4 @@
-"""Kafka's end offsets: the number of sent messages, to compare with the lake's counts.
-
-Stage: the end of a local run, under `anabranch.local.report` and `anabranch.local.local_run`.
-"""
+"""Kafka's end offsets: the number of sent messages, to compare with the lake's counts."""
 
 from __future__ import annotations
 

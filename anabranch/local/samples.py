@@ -1,8 +1,7 @@
 """Load samples of the local run: the demand over every active segment, reported by its owner.
 
-Stage: between `anabranch.local.demand` and `anabranch.local.traffic`, which sends it. Pure. A broker reports in
-columns, its topics together. One topic of `BY_HAND` is reported by itself, as by somebody who writes messages by hand:
-both forms stay in use.
+Pure. A broker reports in columns, its topics together. One topic of `BY_HAND` is reported by itself, as by somebody who
+writes messages by hand: both forms stay in use.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Jars: fetched once from closed lists by pyspark's Ivy, checked by SHA-256, cached in `.cache/`.
 
-Stage: set-up. Needs Python and Java only. `conf/jars/NAME.xml` names every jar of a purpose, without resolving
-dependencies; `conf/jars/NAME.sha256` says what must come, and what must still be there at every later start (0.05 s for
-those of the local run). A folder of jars appears as a whole or not at all. Those of a real Pulsar are fetched when
-something asks for one.
-`ANABRANCH_IVY_SETTINGS` may name an Ivy settings file, for those who fetch from a mirror.
+Needs Python and Java only. `conf/jars/NAME.xml` names every jar of a purpose, without resolving dependencies;
+`conf/jars/NAME.sha256` says what must come, and what must still be there at every later start (0.05 s for those of the
+local run). A folder of jars appears as a whole or not at all. Those of a real Pulsar are fetched when something asks
+for one. `ANABRANCH_IVY_SETTINGS` may name an Ivy settings file, for those who fetch from a mirror.
 """
 
 from __future__ import annotations

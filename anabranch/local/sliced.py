@@ -1,7 +1,4 @@
-"""The demand of the local run per slice of the key space, for a simulation of it.
-
-Stage: beside `anabranch.local.samples`, which adds the same demand up under segments.
-"""
+"""The demand of the local run per slice of the key space, for a simulation of it."""
 
 from __future__ import annotations
 

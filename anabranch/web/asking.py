@@ -1,7 +1,4 @@
-"""Questions to the lake that take longer than a look into memory: a few at a time; and who asks.
-
-Stage: under the pages that read the lake themselves.
-"""
+"""Questions to the lake that take longer than a look into memory: a few at a time; and who asks."""
 
 from __future__ import annotations
 

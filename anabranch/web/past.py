@@ -1,7 +1,6 @@
 """History of one topic in a window of the lake: loads, holds, decisions with their outcomes.
 
-Stage: under the page of a topic and its drawings. Reads only the days that the window touches, and
-of them only that topic's rows.
+Reads only the days that the window touches, and of them only that topic's rows.
 """
 
 from __future__ import annotations

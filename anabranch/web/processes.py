@@ -1,8 +1,7 @@
 """Health of the processes behind the page, by the lake and the controller's answers.
 
-Stage: under every page, which shows them at its top. The job is known by its batches, the arrival of load by the
-samples in them, executors by their register, the controller by whether it answers; the distance to Kafka's end and the
-collector by their own metrics.
+The job is known by its batches, the arrival of load by the samples in them, executors by their register, the controller
+by whether it answers; the distance to Kafka's end and the collector by their own metrics.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Values of a topic and of the record by which pages search, count and sort. Pure.
-
-Stage: filled by `anabranch.web.fleet`, read by the pages.
-"""
+"""Values of a topic and of the record by which pages search, count and sort. Pure."""
 
 from __future__ import annotations
 

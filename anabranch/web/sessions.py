@@ -43,10 +43,7 @@ class BrowserSessions:
         return number
 
     def caller(self, number: str, is_use: bool = True) -> Caller | None:
-        """Return the owner of a session; None if the session has ended.
-
-        `is_use`: the idle time begins again.
-        """
+        """Return the owner of a session; None if the session has ended. `is_use`: the idle time begins again."""
         session = self._sessions.get(number)
         if session is None or self._clock() - session[1] > IDLE_SECONDS:
             self.end(number)

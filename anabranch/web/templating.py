@@ -1,7 +1,4 @@
-"""The templates, and what they may call: everything from outside is escaped, and shown on one line.
-
-Stage: under all pages.
-"""
+"""The templates, and what they may call: everything from outside is escaped, and shown on one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The fleet over time as this process saw it: one point every ten seconds, of a day. Pure.
 
-Stage: beside `anabranch.web.fleet`, which fills it. It begins with the process: what was
-before is in the lake, topic by topic.
+It begins with the process: what was before is in the lake, topic by topic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Names, instants and numbers for a page: text that no browser and no eye is misled by. Pure.
-
-Stage: under the templates and drawings.
-"""
+"""Names, instants and numbers for a page: text that no browser and no eye is misled by. Pure."""
 
 from __future__ import annotations
 

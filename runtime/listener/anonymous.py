@@ -1,7 +1,6 @@
 """Checks of a request that need no token, and the pace of answers to clients that have none.
 
-Stage: asked by the gates of controller, page and metrics before anything else. A refusal is answered at a pace by
-network: whoever is refused at full speed waits, and costs nothing meanwhile.
+A refusal is answered at a pace by network: whoever is refused at full speed waits, and costs nothing meanwhile.
 """
 
 from __future__ import annotations

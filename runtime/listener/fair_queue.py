@@ -2,10 +2,9 @@
 
 It slows them by no more than they slow each other.
 
-Stage: taken for every request by the gates of controller and page, until its answer begins. All calls share one
-interpreter and one store, so a call takes as long as there are calls beside it. While a client is alone it may have a
-few calls at work; as soon as another one is around, each has one at a time, and the others of its calls wait in its own
-queue. When there are more clients than calls that can be at work, they take turns.
+All calls share one interpreter and one store, so a call takes as long as there are calls beside it. While a client is
+alone it may have a few calls at work; as soon as another one is around, each has one at a time, and the others of its
+calls wait in its own queue. When there are more clients than calls that can be at work, they take turns.
 
 Lives in one event loop. A call that waits for Kafka, and so takes nothing of what is shared, lets the next one go on
 (`let_others_go_on`, from any thread).

@@ -1,7 +1,4 @@
-"""Heads of requests: refused before they are parsed when h11 would take long for them.
-
-Stage: under `runtime.listener.protocol`, and asked by `runtime.listener.anonymous` about requests that are parsed.
-"""
+"""Heads of requests: refused before they are parsed when h11 would take long for them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Host names and browser origins that a process accepts: a browser is no admin.
 
-Stage: asked by `runtime.listener.anonymous` about every request, HTTP and WebSocket, before the token. A page of a
-stranger can make a browser on this machine, or inside the network, send requests here. The browser says so in its
-headers, which a page cannot change, and no other client sends them:
+A page of a stranger can make a browser on this machine, or inside the network, send requests here. The browser says so
+in its headers, which a page cannot change, and no other client sends them:
 
 - `Host` is the name by which the page knows this node. A stranger's name that leads here (DNS rebinding) is refused.
   An address instead of a name is no rebinding, so a probe may call a node by the address of its pod; a node that is

@@ -1,7 +1,6 @@
 """A bound port, uvicorn around an app, and its start and end, for every process that listens.
 
-Stage: used by `anabranch.controller.server`, `anabranch.web.server` and `runtime.telemetry.serving`. All that can be
-wrong with a port is found before the first request.
+All that can be wrong with a port is found before the first request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Liveness and readiness of a process, as served at `/livez` and `/readyz`.
 
-Stage: built by each process from the progress of its loops. A process that runs without progress is not alive: a
-supervisor restarts it. One that waits for something outside, such as Kafka, is alive but not ready: a restart would not
-help.
+A process that runs without progress is not alive: a supervisor restarts it. One that waits for something outside, such
+as Kafka, is alive but not ready: a restart would not help.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Serve metrics and probes of one process to programs: `/metrics`, `/livez` and `/readyz` on one port.
-
-Stage: under every long-running process, on the listener shared with controller and page.
-"""
+"""Serve metrics and probes of one process to programs: `/metrics`, `/livez` and `/readyz` on one port."""
 
 from __future__ import annotations
 

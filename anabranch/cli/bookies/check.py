@@ -1,8 +1,6 @@
 """`anabranch bookies check`: test the invariants on what the clusters show and what is on record.
 
 Some invariants cannot be observed.
-
-Stage: between `anabranch.cli.commands.bookies` and `anabranch.bookkeeper`.
 """
 
 from __future__ import annotations

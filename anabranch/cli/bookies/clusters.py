@@ -1,7 +1,6 @@
 """Resources of the `anabranch bookies` commands: metadata store, BookKeeper clusters and the sidecar.
 
-Stage: under `anabranch.cli.commands.bookies`. Each is opened when it is first needed and closed at the end. The sidecar
-handles the clusters' ledgers.
+Each is opened when it is first needed and closed at the end. The sidecar handles the clusters' ledgers.
 """
 
 from __future__ import annotations

@@ -27,10 +27,7 @@ def is_bookie_snapshot(line: bytes) -> bool:
 
 
 def unknown_keys(line: bytes) -> set[str]:
-    """Return the keys of a snapshot of this family that no model has, at any depth.
-
-    Most are misspelt.
-    """
+    """Return the keys of a snapshot of this family that no model has, at any depth. Most are misspelt."""
     parsed = _snapshot(line)
     try:
         return set() if parsed is None else set(_unknown(BookieSnapshot.model_validate_json(line), parsed))

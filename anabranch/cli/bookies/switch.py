@@ -1,7 +1,4 @@
-"""`anabranch bookies switch`, `rollback`, `cleanup`: a rehearsal that writes nothing, or execution.
-
-Stage: between `anabranch.cli.commands.bookies` and `anabranch.bookkeeper`.
-"""
+"""`anabranch bookies switch`, `rollback`, `cleanup`: a rehearsal that writes nothing, or execution."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ def rehearse_switch(bookies: Bookies, operation: Asked, request: Request, output
 
 
 def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
-    """Request the operation and work until nothing is left.
-
-    Exit code 1 if something failed.
-    """
+    """Request the operation and work until nothing is left. Exit code 1 if something failed."""
     with _term(bookies) as right, _progress_bar() as watch:
         orchestrator = _orchestrator(bookies, right.expectation, watch)
         with _stopped_by_signals(orchestrator):

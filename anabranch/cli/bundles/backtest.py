@@ -1,8 +1,6 @@
 """`anabranch whatif backtest --family bundles`: backtest of balancers on a cluster's recorded demand.
 
 The report is text, JSON or a page.
-
-Stage: under the command `backtest`, which reads the options.
 """
 
 from __future__ import annotations

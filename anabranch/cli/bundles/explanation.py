@@ -1,7 +1,4 @@
-"""A decision about a bundle, and a cluster's cycle, as tables for an operator.
-
-Stage: under `anabranch bundles explain`.
-"""
+"""A decision about a bundle, and a cluster's cycle, as tables for an operator."""
 
 from __future__ import annotations
 

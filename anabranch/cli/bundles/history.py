@@ -1,7 +1,4 @@
-"""A cluster's brokers over time, for a terminal and for scripts.
-
-Stage: under `anabranch bundles history`.
-"""
+"""A cluster's brokers over time, for a terminal and for scripts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`anabranch whatif simulate --family bundles`: comparison of bundle balancers, as text, JSON or a page.
-
-Stage: under the command `simulate`, which reads the options.
-"""
+"""`anabranch whatif simulate --family bundles`: comparison of bundle balancers, as text, JSON or a page."""
 
 from __future__ import annotations
 

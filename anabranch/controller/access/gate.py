@@ -1,8 +1,7 @@
 """Checks that every request passes before routing: host and origin, token, size of the body.
 
-Stage: around the app. Routing uses the raw path, so that an encoded slash stays inside its segment;
-`anabranch.controller.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
-waits for a sender.
+Routing uses the raw path, so that an encoded slash stays inside its segment; `anabranch.controller.topic_names` decodes
+the segments. The whole body is read here, up to a bound, so that no endpoint waits for a sender.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """End long-lived sessions when their token no longer allows them (PIP-468 "Security Considerations").
 
-Stage: beside `anabranch.auth.callers`, which checks a request once, at its start. A session lives longer,
-so its route holds a grant: it is checked again when the file of tokens has changed, and ended when its token was
-removed, has a lesser role, or is bound to other namespaces. Lives in the event loop of the app.
+A session lives longer, so its route holds a grant: it is checked again when the file of tokens has changed, and ended
+when its token was removed, has a lesser role, or is bound to other namespaces. Lives in the event loop of the app.
 """
 
 from __future__ import annotations

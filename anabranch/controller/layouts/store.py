@@ -1,9 +1,8 @@
 """Layout store: topics, subscriptions, sessions, policies (PIP-468 "ScalableTopicResources").
 
-Stage: below the service, on any `MetadataStore`. A change and its announcement are one commit, so neither exists
-without the other after a crash. Every write of a topic names the term of its leader: one leader, and one writer of a
-topic at a time within it, make a read and the commit after it atomic. A namespace's policy has no leader; its write is
-a compare-and-set on the version read.
+A change and its announcement are one commit, so neither exists without the other after a crash. Every write of a topic
+names the term of its leader: one leader, and one writer of a topic at a time within it, make a read and the commit
+after it atomic. A namespace's policy has no leader; its write is a compare-and-set on the version read.
 """
 
 from __future__ import annotations

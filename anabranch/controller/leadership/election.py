@@ -1,10 +1,9 @@
 """Leader election: one leader among several nodes for a path (PIP-468 "Leader Election").
 
-Stage: above `anabranch.controller.metadata`, below everything that acts for a topic. The leader holds an ephemeral node
-with its address as the value; a candidate that cannot create that node follows its holder, and tries again when the
-node is gone. A node that believes it leads must not write on that alone: it may have been frozen and missed the end of
-its session. So every write of a leader includes `Check(path, leadership.version)`: only the leader that created the
-node can commit it.
+The leader holds an ephemeral node with its address as the value; a candidate that cannot create that node follows its
+holder, and tries again when the node is gone. A node that believes it leads must not write on that alone: it may have
+been frozen and missed the end of its session. So every write of a leader includes `Check(path, leadership.version)`:
+only the leader that created the node can commit it.
 """
 
 from __future__ import annotations

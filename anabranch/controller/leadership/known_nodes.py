@@ -1,8 +1,7 @@
 """Trusted addresses of other nodes: clients are redirected there with their tokens.
 
-Stage: between the metadata store, where leaders write their addresses, and every response that names one. If others can
-write to ZooKeeper, or intercept the connection to it, only configured addresses are trusted; and without tokens, on
-loopback, those of this machine, where several nodes are a trial.
+If others can write to ZooKeeper, or intercept the connection to it, only configured addresses are trusted; and without
+tokens, on loopback, those of this machine, where several nodes are a trial.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Topics that this node leads (PIP-468 "Leader Election and Failover", "ScalableTopicService").
 
-Stage: below the layout store. A controller of a topic is made on demand: by the first change of a topic without a
-leader, and by the housekeeper for topics that a dead node has left. A follower keeps no state of a topic and looks up
-the leader when asked, so ten thousand topics cost it nothing. Every write names its `Term`: work begun in one term
-cannot be finished in another.
+A controller of a topic is made on demand: by the first change of a topic without a leader, and by the housekeeper for
+topics that a dead node has left. A follower keeps no state of a topic and looks up the leader when asked, so ten
+thousand topics cost it nothing. Every write names its `Term`: work begun in one term cannot be finished in another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Address of a node, held in the metadata store by one process at a time (PIP-468 "Leader Election").
 
-Stage: claimed by `anabranch.controller.server` before anything is served, kept by the housekeeping. Leaders are
-identified by address, so two nodes with one address would each take the other's topics for its own. The node's value
-describes the process that holds the address, for the error message of a second one.
+Leaders are identified by address, so two nodes with one address would each take the other's topics for its own. The
+node's value describes the process that holds the address, for the error message of a second one.
 """
 
 from __future__ import annotations

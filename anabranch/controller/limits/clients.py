@@ -1,7 +1,6 @@
 """Limits of one client of a node: sessions, waiting bytes, registrations per second, turns.
 
-Stage: made by `anabranch.controller.app`, used by the routes of sessions and registrations. A client is a token;
-without tokens all share one. Lives in one event loop.
+A client is a token; without tokens all share one. Lives in one event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Plan of a commit, derived from its operations and the versions that were read. Pure.
 
-Stage: inside a commit. Both stores detect conflicts here, so they agree on the path reported and on the creation of the
-nodes above.
+Both stores detect conflicts here, so they agree on the path reported and on the creation of the nodes above.
 """
 
 from __future__ import annotations

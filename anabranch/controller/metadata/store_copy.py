@@ -1,9 +1,8 @@
 """Copy all metadata between stores, SQLite and ZooKeeper, while no controller runs.
 
-Stage: beside `anabranch.controller.server`, called by `anabranch serve controller copy`. Ephemerals are not copied. A
-mark in the target is written first and removed last, after everything was read back: controllers refuse a store with
-the mark, and the next copy starts over. The copier registers as a node in both stores meanwhile, so that no controller
-starts.
+Ephemerals are not copied. A mark in the target is written first and removed last, after everything was read back:
+controllers refuse a store with the mark, and the next copy starts over. The copier registers as a node in both stores
+meanwhile, so that no controller starts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Paths in the metadata store (PIP-468 "Metadata Store Paths").
 
-Stage: below `anabranch.controller.layouts.store`.
-
  /topics/{tenant}/{namespace}/{topic}                            ScalableTopicMetadata; empty: no such topic
  …/controller                                                    URL of the leader; ephemeral
  …/subscriptions/{subscription}                                  SubscriptionRecord

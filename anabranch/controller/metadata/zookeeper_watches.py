@@ -1,9 +1,8 @@
 """Watches of one client at its server: one per node for all holders, removed with the last of them.
 
-Stage: between kazoo and `anabranch.controller.metadata.zookeeper_watch`. ZooKeeper keeps a watch until it fires, which
-for a quiet node is never, and kazoo has no call to remove one. So this module removes it, at the server (request
-`removeWatches`) and in kazoo's tables, when its last holder is gone. The server answers a client in the order of its
-requests, so a watch that is set later stays.
+ZooKeeper keeps a watch until it fires, which for a quiet node is never, and kazoo has no call to remove one. So this
+module removes it, at the server (request `removeWatches`) and in kazoo's tables, when its last holder is gone. The
+server answers a client in the order of its requests, so a watch that is set later stays.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Remove deleted subscriptions from segments that clients were still reading (PIP-468 "Admin API").
 
-Stage: beside the runner, for the leader of a topic. A subscription can be deleted while its consumers are connected: it
-is removed from the store at once, and its consumers are unregistered. A segment can drop it only after the last of them
-has left (Kafka deletes no group with members). Until then the name is recorded and cannot be reused: a new subscription
-would continue at the old position.
+A subscription can be deleted while its consumers are connected: it is removed from the store at once, and its consumers
+are unregistered. A segment can drop it only after the last of them has left (Kafka deletes no group with members).
+Until then the name is recorded and cannot be reused: a new subscription would continue at the old position.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 This is the sealing protocol of the PIP: "terminate" makes a segment refuse writes, then the layout shows it as SEALED.
 A rebucket is a split with one child: a successor of the same range.
 
-Stage: between the service, which plans an operation, and the segment store and the layouts, which carry it out. An
-operation is a value. It is saved before its first step and after each one, so after a crash it continues with the step
-that was under way; repeating a step changes nothing that was done. The order is the guarantee:
+An operation is a value. It is saved before its first step and after each one, so after a crash it continues with the
+step that was under way; repeating a step changes nothing that was done. The order is the guarantee:
 
 - the children exist with all subscriptions before a parent is terminated, so the first message of a redirected
   producer has readers;

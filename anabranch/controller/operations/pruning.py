@@ -1,11 +1,10 @@
 """Remove sealed segments that are read and old enough (PIP-468 "SegmentLayout").
 
-Stage: called periodically by the housekeeper, for the topics that this node leads. A segment is removed when it has
-been sealed for longer than the retention and every registered subscription is known to have read it to the end. A
-subscription without a position in the segment (its creation was interrupted, or Kafka has dropped the position) blocks
-removal and gets a position at the beginning, unless it was seen to have read the segment before. CHECKPOINT
-subscriptions keep their positions themselves, so their progress is unknown and they have a separate retention.
-`Pruning.kept` explains why a sealed segment still exists.
+A segment is removed when it has been sealed for longer than the retention and every registered subscription is known to
+have read it to the end. A subscription without a position in the segment (its creation was interrupted, or Kafka has
+dropped the position) blocks removal and gets a position at the beginning, unless it was seen to have read the segment
+before. CHECKPOINT subscriptions keep their positions themselves, so their progress is unknown and they have a separate
+retention. `Pruning.kept` explains why a sealed segment still exists.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Remove segments and whole topics in repeatable steps (PIP-468 "Deletion", "SegmentLayout").
 
-Stage: beside `anabranch.controller.operations.protocol`, carried out and resumed by
-`anabranch.controller.operations.runner`. First one commit takes the segments out of the layout and puts the remaining
-work into the journal. So a node that has lost the topic by then removes nothing, and whatever is removed later can no
-longer be found, subscribed to or assigned.
+First one commit takes the segments out of the layout and puts the remaining work into the journal. So a node that has
+lost the topic by then removes nothing, and whatever is removed later can no longer be found, subscribed to or assigned.
 
 A deletion begins by hiding the topic from everyone: 404. Next go its subscriptions, each announced in the commit that
 removes it, and with the last of them the topic is announced as deleted; then the segments; then the remaining records.

@@ -1,7 +1,4 @@
-"""Announcements of changes as records for Kafka, built from the models of `schemas.kafka.messages`.
-
-Stage: built by the service inside the transaction of the change, kept in the store's outbox, sent by the publisher.
-"""
+"""Announcements of changes as records for Kafka, built from the models of `schemas.kafka.messages`."""
 
 from __future__ import annotations
 

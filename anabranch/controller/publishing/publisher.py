@@ -1,11 +1,10 @@
 """Send the outbox to Kafka in commit order, keeping each entry until its delivery is confirmed.
 
-Stage: a thread next to the service, active on the node that is elected housekeeper. Only a confirmed prefix of the
-outbox is ever dropped, and after any failure sending restarts at the oldest remaining entry. So nothing is lost and the
-last message of a key is always current; a run of messages may be repeated, with epochs and counts that listeners
-already know. A housekeeper that freezes while sending may, on waking up, still send messages from its client's queue
-after its successor has sent newer ones. Therefore every message carries the number of its sender, which rises with each
-new sender, and listeners ignore numbers lower than one they have seen.
+Only a confirmed prefix of the outbox is ever dropped, and after any failure sending restarts at the oldest remaining
+entry. So nothing is lost and the last message of a key is always current; a run of messages may be repeated, with
+epochs and counts that listeners already know. A housekeeper that freezes while sending may, on waking up, still send
+messages from its client's queue after its successor has sent newer ones. Therefore every message carries the number of
+its sender, which rises with each new sender, and listeners ignore numbers lower than one they have seen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Routes of namespaces (create, delete, list) and of nodes, by the paths of Pulsar 5.
 
-Stage: requests are read here and carried out by `anabranch.controller.namespaces`. Of Pulsar's namespaces this
-controller supports only their existence and their auto split/merge policy (`anabranch.controller.rest.policies`).
-Tenants are not administered: a tenant exists if it has a namespace.
+Of Pulsar's namespaces this controller supports only their existence and their auto split/merge policy
+(`anabranch.controller.rest.policies`). Tenants are not administered: a tenant exists if it has a namespace.
 """
 
 from __future__ import annotations

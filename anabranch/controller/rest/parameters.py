@@ -1,7 +1,6 @@
 """Parameters of routes: the parts of the node, the body, validated names from the path, and shared settings.
 
-Stage: used by all routes of `anabranch.controller.rest`; `anabranch.controller.app` stores the parts in the app's
-state.
+`anabranch.controller.app` stores the parts in the app's state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Routes of segment topics (PIP-468 "Segment Topic Management via Admin API").
 
-Stage: works directly on the segment store, in the current incarnation of the topic. For operators and repair tools:
-splits, merges and deletions do not need it. A controller without segment topics (`controller.segments =
-"none"`) responds with 404.
+For operators and repair tools: splits, merges and deletions do not need it. A controller without segment topics
+(`controller.segments = "none"`) responds with 404.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Routes of topics and their operations, as in Pulsar 5 (design "REST").
 
-Stage: requests are read here and carried out by `anabranch.controller.service`. Where Pulsar responds to a wrong
-argument with 500 and a stack trace, this responds with the fitting 4xx.
+Where Pulsar responds to a wrong argument with 500 and a stack trace, this responds with the fitting 4xx.
 """
 
 from __future__ import annotations

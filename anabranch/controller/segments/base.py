@@ -1,6 +1,5 @@
 """Interface of a store of segment topics (PIP-468 "Segment Topic Management").
 
-Stage: below the split and merge protocol, which knows segments only by their names `segment://tenant/namespace/name/…`.
 Every operation is idempotent: a caller that was killed repeats it, and finished parts stay unchanged.
 """
 

@@ -1,8 +1,7 @@
 """Check and seal a plain Kafka topic, so that a scalable topic can adopt its partitions.
 
-Stage: beside `kafka`, for `anabranch topics adopt`, which runs with the rights of its user. `inspect` changes nothing.
-`seal` refuses all further writes, as for segments, and ends the topic's retention; both can be repeated. All requests
-raise `SegmentStoreError`.
+`inspect` changes nothing. `seal` refuses all further writes, as for segments, and ends the topic's retention; both can
+be repeated. All requests raise `SegmentStoreError`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Readings of the cluster that stores segments: topics, ends, consumer groups, sizes of messages.
 
-Stage: beside `kafka_positions`, for `anabranch serve collector kafka`. Reads of all segments at once; nothing is
-changed. All requests raise `KafkaException`. Kafka's client has no request for the sizes of logs, so the size of a
-segment's messages is measured on its newest ones.
+Reads of all segments at once; nothing is changed. All requests raise `KafkaException`. Kafka's client has no request
+for the sizes of logs, so the size of a segment's messages is measured on its newest ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Owners of segments, on Kafka partition leaders (PIP-468 "Broker Roles and Request Routing").
 
-Stage: between a `SegmentStore` and the watch sessions and stats that tell clients where segments are. Callers wait for
-Kafka only briefly: known owners are returned at once, and one thread refreshes them.
+Callers wait for Kafka only briefly: known owners are returned at once, and one thread refreshes them.
 """
 
 from __future__ import annotations

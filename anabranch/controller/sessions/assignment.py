@@ -1,8 +1,7 @@
 """Assign segments to consumers round robin, sealed parents before children (PIP-468 "Rebalancing").
 
-Stage: the rule under `anabranch.controller.sessions.coordinator`. Pure functions of a layout and a subscription's
-drained segments: a sealed parent is assigned until the subscription has drained it, its children only from then on
-(PIP-468 "Consumer Assignment").
+Pure functions of a layout and a subscription's drained segments: a sealed parent is assigned until the subscription has
+drained it, its children only from then on (PIP-468 "Consumer Assignment").
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Sessions of one subscription (PIP-468 "SubscriptionCoordinator", "Consumer Session Lifecycle").
 
-Stage: between the session manager (it stores, then sends) and the rule in `anabranch.controller.sessions.assignment`. A
-coordinator is a value: each step returns the next coordinator and its messages, so the leader makes the step durable
+A coordinator is a value: each step returns the next coordinator and its messages, so the leader makes the step durable
 before it adopts the next coordinator. All instants are milliseconds of one monotonic clock; nothing here reads it.
 """
 

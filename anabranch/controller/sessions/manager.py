@@ -1,9 +1,8 @@
 """Session manager: consumer sessions of the topics that this node leads (PIP-468 "Registration Flow").
 
-Stage: between `anabranch.controller.sessions.connections`, which carries messages, and the coordinators, which are
-values. Lives in one event loop. A step is stored first, by `SubscriptionRegistry`, then adopted, then sent. So a
-confirmed registration survives the process. Connections and grace periods do not: when a term of this node begins, all
-consumers are away and have the full grace period. A consumer registered by REST has no connection and stays until it is
+Lives in one event loop. A step is stored first, by `SubscriptionRegistry`, then adopted, then sent. So a confirmed
+registration survives the process. Connections and grace periods do not: when a term of this node begins, all consumers
+are away and have the full grace period. A consumer registered by REST has no connection and stays until it is
 unregistered by REST.
 
 Changes made elsewhere are not followed event by event: after any change of members or layout, a coordinator is brought

@@ -1,8 +1,4 @@
-"""Messages to consumers: assignments (PIP-468 "ConsumerRegistration and ConsumerAssignment").
-
-Stage: made from a `Push` of the coordinator, sent by `anabranch.controller.sessions.connections` and returned over
-REST.
-"""
+"""Messages to consumers: assignments (PIP-468 "ConsumerRegistration and ConsumerAssignment")."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Create positions of registered subscriptions in segments, before consumers get assignments.
 
-Stage: below the session manager, in its event loop. A new subscription needs Kafka for this; an existing one has
-positions unless Kafka has lost some, so it waits for Kafka only briefly. The rest is done later: nothing of the
-subscription is pruned before.
+A new subscription needs Kafka for this; an existing one has positions unless Kafka has lost some, so it waits for Kafka
+only briefly. The rest is done later: nothing of the subscription is pruned before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Subscriptions of a topic and their registered consumers (PIP-468 "SubscriptionCoordinator").
 
-Stage: beside `anabranch.controller.service`, between the interfaces and the store, for the leader of the topic. The
-store notifies the sessions of changes; `anabranch.controller.sessions.manager` runs them.
+The store notifies the sessions of changes; `anabranch.controller.sessions.manager` runs them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Stored state of the sessions of a subscription: its coordinator, and its progress.
-
-Stage: below the session manager, which calls it in threads, because it waits for stores.
-"""
+"""Stored state of the sessions of a subscription: its coordinator, and its progress."""
 
 from __future__ import annotations
 

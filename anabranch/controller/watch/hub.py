@@ -1,8 +1,7 @@
 """Watch sessions by topic, and their pending layouts (PIP-468 "DAG Watch Sessions").
 
-Stage: between the source of layout changes and the transport that sends them; lives in one event loop. A session holds
-only the newest pending layout: a slow client skips epochs and never goes back. From another thread:
-`loop.call_soon_threadsafe(hub.publish, topic, update)`.
+Lives in one event loop. A session holds only the newest pending layout: a slow client skips epochs and never goes back.
+From another thread: `loop.call_soon_threadsafe(hub.publish, topic, update)`.
 """
 
 from __future__ import annotations

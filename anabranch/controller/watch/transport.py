@@ -1,8 +1,4 @@
-"""Transport of watch sessions: server-sent events, and code shared with WebSockets.
-
-Stage: between `anabranch.controller.watch.hub`, which distributes updates, and the routes of
-`anabranch.controller.rest.watch`.
-"""
+"""Transport of watch sessions: server-sent events, and code shared with WebSockets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """JVM commands for Pulsar's and BookKeeper's programs from the checked jars.
 
-Stage: under `standalone` and `cluster`. Each program is a small JVM on loopback, with its configuration and its log in
-a folder of its own.
+Each program is a small JVM on loopback, with its configuration and its log in a folder of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Standalone Pulsar 5 on loopback, from the checked jars: broker and bookie in one process.
 
-Stage: the real cluster of the tests and of a local run with Pulsar, in a folder of its own. It is unmodified: only its
-configuration is ours. Data survives kill -9 and later starts, also with other ports. Rates, which it works out every
-60 s by default, come every second. Its own auto-scaler is off unless it is asked for, so that nobody else splits and
-merges.
+It is unmodified: only its configuration is ours. Data survives kill -9 and later starts, also with other ports. Rates,
+which it works out every 60 s by default, come every second. Its own auto-scaler is off unless it is asked for, so that
+nobody else splits and merges.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Pure.
 
-Stage: under the page of the fleet. Everything is of what the caller may see; whoever is bound to namespaces is told
-nothing of processes.
+Everything is of what the caller may see; whoever is bound to namespaces is told nothing of processes.
 """
 
 from __future__ import annotations
