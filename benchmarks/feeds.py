@@ -51,10 +51,7 @@ def samples(
     brokers: int = 0,
     per_message: int = 1_000,
 ) -> None:
-    """Send a report of every topic once in `seconds`, evenly, until terminated.
-
-    One message per topic, or with `brokers`, column messages from that many brokers.
-    """
+    """Report every topic once in `seconds`, by topic, or with `brokers` in columns, until terminated."""
     fleet, sender = BenchmarkFleet(topics, segments, 0.1, prefix), MessageSender(bootstrap)
     form = InColumns(brokers, per_message) if brokers else None
     per_step = -(-fleet.messages(form) // (seconds * STEPS_PER_SECOND))

@@ -68,10 +68,7 @@ def first_layouts(
 
 
 class InColumns(NamedTuple):
-    """Column format of samples.
-
-    Each segment is owned by one of `brokers`; a message of a broker has at most `per_message` samples.
-    """
+    """Samples in columns: of segments dealt out to `brokers`, at most `per_message` in a message."""
 
     brokers: int = 10
     per_message: int = 1_000

@@ -87,10 +87,7 @@ def is_enough(seconds: Sequence[float]) -> bool:
 
 
 def in_a_job(case: EngineCase, samples: int = 20_000_000) -> dict[str, Any]:
-    """Measure the whole job on about `samples` samples.
-
-    Returns samples per second, core-seconds per million samples and seconds per tick.
-    """
+    """Measure a job on `samples` samples: samples a second, core-seconds a million, seconds a tick."""
     rounds = max(4, samples // case.segments)
     of_a_job = stream.StreamCase(
         case.segments // case.of_each,

@@ -32,10 +32,7 @@ def grain_hours(load: Floats, grain: int) -> tuple[float, int]:
 
 
 def merged_hours(load: Floats, headroom: float) -> float:
-    """Return the segment-hours of halves split above the threshold and joined below `headroom` of it.
-
-    With uniform keys, without any wait.
-    """
+    """Return the segment-hours of halves of uniform keys, joined below `headroom`, without any wait."""
     total = float(len(load))
     for depth in range(int(np.ceil(np.log2(max(load.max(), 1.0))))):
         part = load / 2**depth

@@ -72,10 +72,7 @@ def follow(url: str, seen: list[float]) -> None:
 
 
 def churn(lake: str, names: list[str], url: str, seconds: float) -> Iterator[tuple[float, float]]:
-    """Commit decisions, outcomes and loads for `seconds`.
-
-    For each half second, yields the seconds until its commit was announced, and those of a page request.
-    """
+    """Commit for `seconds`; yield, each half second, the seconds of its announcement and of a page."""
     seen: list[float] = []
     threading.Thread(target=follow, args=(url, seen), daemon=True).start()
     count, end = A_MINUTE // 120, time.monotonic() + seconds

@@ -89,10 +89,7 @@ def _written(page: str, part: str, table_text: str) -> str:
 
 
 def guide_with(figures: str, guide: str, tables: Sequence[GuideTable] = GUIDE_COLUMNS) -> str:
-    """Return the text of docs/profiles.md with the tables of benchmarks/profiles.txt.
-
-    A demand is named in its first row only.
-    """
+    """Return docs/profiles.md with the tables of benchmarks/profiles.txt, naming a demand once."""
     for part, keys, columns in tables:
         table_lines = _split_at(figures, part)[1].splitlines()
         head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table_lines)

@@ -199,10 +199,7 @@ def _measure(settings: Settings, case: StreamCase) -> dict[str, Any]:
 def _run_job(
     spark: SparkSession, settings: Settings, case: StreamCase, jvm: int
 ) -> tuple[list[dict[str, Any]], list[tuple[float, dict[str, float]]]]:
-    """Run the job under background traffic until it has read all samples.
-
-    Returns its batches, and the CPU time that each part had used at some instants.
-    """
+    """Run the job under background traffic on all samples; return batches, and CPU time at instants."""
     spent: list[tuple[float, dict[str, float]]] = []
     ticks = TickWriter(settings.kafka_connection(), case.tick_seconds)
     query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask))

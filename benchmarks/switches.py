@@ -120,10 +120,7 @@ def _run(pulsar: PulsarLike, *arguments: str) -> tuple[int, int]:
 
 @contextmanager
 def _pulsar(size: int) -> Iterator[PulsarLike]:
-    """Yield a Pulsar look-alike on its own clusters.
-
-    It has `size` ledgers of schemas and subscriptions, and as many of messages.
-    """
+    """Yield a Pulsar look-alike with `size` ledgers of schemas and subscriptions, and of messages."""
     with (
         tempfile.TemporaryDirectory() as work,
         two_clusters(Path(work), bookies=2) as bookkeepers,

@@ -21,10 +21,7 @@ class SetupError(RuntimeError):
 
 
 def find_java() -> str:
-    """Return the `java` to use: `JAVA_HOME`'s, else the one on the path.
-
-    Raises `SetupError` if it is missing or too old.
-    """
+    """Return the `java` of `JAVA_HOME` or the path. Raises `SetupError` if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).is_file():

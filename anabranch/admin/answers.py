@@ -148,10 +148,7 @@ def judge_response(response: Response) -> Answered[bytes] | Rejection:
 
 
 def _answer_text(response: Response) -> tuple[str, bool]:
-    """Return the text of a response, and whether it is the interface's `reason`.
-
-    Else a `message` or the beginning of the body.
-    """
+    """Return the text of a response, and if it is its `reason`; else a `message` or the body's beginning."""
     try:
         parsed: Any = json.loads(response.body)
     except (ValueError, RecursionError):

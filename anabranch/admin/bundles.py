@@ -54,10 +54,7 @@ class BundleAdmin:
         return self._put(namespace, f"{range}/unload", {"destinationBroker": destination})
 
     def split(self, namespace: str, range: str, positions: Sequence[int] = ()) -> Reply[None]:
-        """PUT …/RANGE/split: at these hashes, or where Pulsar's own algorithm chooses.
-
-        The halves are not moved.
-        """
+        """PUT …/RANGE/split: at these hashes, or where Pulsar's algorithm chooses; halves are not moved."""
         if not positions:
             return self._put(namespace, f"{range}/split", {"unload": "false"})
         query = {"unload": "false", "splitAlgorithmName": "specified_positions_divide"}

@@ -60,10 +60,7 @@ class ClusterAdmin:
         return self._get("/admin/v2/broker-stats/topics", {"Accept-Encoding": "identity"})
 
     def load_report(self) -> Reply[bytes]:
-        """Return the responding broker's `LocalBrokerData`.
-
-        The extensible load manager has none and responds with 500.
-        """
+        """Return the broker's `LocalBrokerData`; the extensible load manager has none and answers 500."""
         return self._get("/admin/v2/broker-stats/load-report")
 
     def metrics(self) -> Reply[bytes]:

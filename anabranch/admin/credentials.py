@@ -208,10 +208,7 @@ def _check_is_private(url: str) -> None:
 
 
 def credentials_of(settings: Settings) -> Credentials | None:
-    """Return the credentials of `[controller]`; None: no token.
-
-    Raises `SettingsError` for unusable TLS files.
-    """
+    """Return the credentials of `[controller]` or None. Raises `SettingsError` for unusable TLS files."""
     chosen = settings.controller
     if chosen.oauth2_key:
         provider = Provider(

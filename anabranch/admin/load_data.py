@@ -66,10 +66,7 @@ class TopicValues:
             return self._values[key]
 
     def take(self, frame: str | bytes) -> str:
-        """Store the value of a WebSocket frame, or drop its key if the value is empty.
-
-        Returns the frame's message id. Raises `ValueError`.
-        """
+        """Store a frame's value, or drop its key without one; return its message id. Raises `ValueError`."""
         message = json.loads(frame)
         if not isinstance(message, dict):
             raise ValueError("a frame that is no message")
@@ -105,10 +102,7 @@ class FollowedTopic:
         tls: ssl.SSLContext | None = None,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        """`url` is the base of an admin interface; `topic` is `non-persistent/TENANT/NAMESPACE/NAME`.
-
-        `progress` is `ClusterAdmin.reader_progress`.
-        """
+        """`url`: an admin interface's base; `topic`: `non-persistent/TENANT/NAMESPACE/NAME`."""
         scheme, _, address = url.rstrip("/").partition("://")
         is_secure = scheme == "https"
         self._address = f"{'wss' if is_secure else 'ws'}://{address}/ws/v2/reader/{quote(topic)}?messageId=latest"

@@ -129,10 +129,7 @@ class ScalableTopics:
         return self._do("DELETE", topic_path(topic), {"force": str(force).lower()})
 
     def seek_subscription(self, topic: str, subscription: str, timestamp_ms: int) -> Reply[None]:
-        """POST …/subscriptions/S/seek: to the first message at or after a time (ms since 1970).
-
-        Applies to every segment.
-        """
+        """POST …/subscriptions/S/seek: every segment, to the first message at a time or later, Unix ms."""
         path = f"{subscription_path(topic, subscription)}/seek"
         return self._do("POST", path, {"timestamp": str(timestamp_ms)})
 

@@ -127,10 +127,7 @@ class Transport:
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Response | Unanswered:
-        """Send one request and return its whole response, with any status.
-
-        `path` begins with a slash, `body` is JSON.
-        """
+        """Send a request, its path with a slash, its body JSON, and return the whole response, of any status."""
         asked = f"{method} {self.url}{path}"
         # Like Pulsar's own client, name the type of an empty body too.
         typed = {"Content-Type": "application/json"} if method in ("PUT", "POST") else {}
@@ -265,10 +262,7 @@ def _authorization(token: str | None) -> dict[str, str]:
 
 
 def _is_of(node: str, announced: httpx.URL) -> bool:
-    """Return whether a configured address is the announced server.
-
-    That is the same host, and the same port or another scheme.
-    """
+    """Return whether a configured address has the announced server's host, and its port or another scheme."""
     try:
         url = httpx.URL(node)
     except httpx.InvalidURL:

@@ -19,10 +19,7 @@ BROKERS = "/loadbalance/brokers"
 
 
 class Unsafe(RuntimeError):
-    """Error of an action that could lose data now; the message has the reason and the remedy.
-
-    Steps that were begun stay open.
-    """
+    """Error of an action that could lose data now, with reason and remedy; begun steps stay open."""
 
 
 def registered_brokers(metadata: PulsarMetadata) -> list[str]:

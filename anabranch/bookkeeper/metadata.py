@@ -182,10 +182,7 @@ class PulsarMetadata:
             yield ZnodeRecord(path, node[1].version, node[0]) if node else None
 
     def _asked(self, paths: Iterator[str], ask: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
-        """Yield each path with its result, or None if there is no node.
-
-        Keeps the order and sends many requests at a time.
-        """
+        """Yield each path, in order, with its result, or None without a node; many requests at a time."""
         while some := list(islice(paths, _AT_ONCE)):
             asked = [ask(path) for path in some]
             for path, answer in zip(some, asked, strict=True):
@@ -233,10 +230,7 @@ class LedgerIds:
         return IdGenerators(self._given(root), high << 32 | self._given(f"{long}/HOB-{high:010d}"), instance)
 
     def instance(self) -> str:
-        """Return the cluster's INSTANCEID.
-
-        Raises `MetadataUnreachable`, and `MetadataRefused` if there is none.
-        """
+        """Return the cluster's INSTANCEID. Raises `MetadataUnreachable`, or `MetadataRefused` without one."""
         path = f"{self._root}/INSTANCEID"
         try:
             content, _ = self._reached(self._client.get_async(path))

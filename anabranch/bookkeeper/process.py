@@ -20,10 +20,7 @@ class HandsLost(RuntimeError):
 
 
 class HandsProcess:
-    """Sidecar process; any thread may send requests.
-
-    It ends by itself when this process does, as its standard input then ends.
-    """
+    """Sidecar process, for any thread; it ends with this one, as its standard input then ends."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._numbers, self._lock = count(1), threading.Lock()

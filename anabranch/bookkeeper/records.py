@@ -104,10 +104,7 @@ def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
 
 
 def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
-    """Return the locator with these stamps, by ledger id, on its positions.
-
-    None removes a stamp. All else stays.
-    """
+    """Return the locator with these stamps, by ledger id, on its positions; None removes one."""
 
     def stamped_position(field: Field) -> Field:
         position = read_fields(field.content)

@@ -167,10 +167,7 @@ class LedgerHands:
         )
 
     def delete(self, cluster: str, ledger: int, until: float) -> None:
-        """Delete a ledger before `until` (seconds since 1970).
-
-        Raises `LedgerRefused` with `TOO_LATE` after that. A missing ledger is no error.
-        """
+        """Delete a ledger, if any, before `until` (Unix seconds); later `LedgerRefused` with `TOO_LATE`."""
         self._ask("delete", until=_millis(until), cluster=cluster, ledger=ledger)
 
     def _ask(self, operation: str, deadlines: float = 1, **request: object) -> dict[str, Any]:

@@ -218,10 +218,7 @@ class Steps:
         return None if isinstance(reply, Answered) else f"its owner did not take the stamp: {reply}"[:500]
 
     def _stamp_rolled(self, step: Step, topic: str, subscription: str, cursor: Cursor) -> None:
-        """Put back the stamp of a new ledger that ours has replaced.
-
-        Finds the ledger's cluster by looking it up, as ids are never shared.
-        """
+        """Put back the stamp of a new ledger that ours has replaced, found by its id, which is never shared."""
         homes = [name for name in (step.source, step.target) if name and see_ledger(self._hands, name, cursor.ledger)]
         if cursor.ledger >= 0 and len(homes) == 1 and cursor.stamp in (step.stamps or {}).values():
             self._stamp_by_owner(topic, subscription, cursor, stamp_of(homes[0], cursor.ledger))

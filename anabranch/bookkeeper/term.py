@@ -44,10 +44,7 @@ class SwitchTerm:
         return ZnodeWrite(self._path, None, self._taken)
 
     def take(self, timeout_s: float | None) -> bool:
-        """Take the term and return True; return False if another kept it for all of `timeout_s`.
-
-        None waits without end.
-        """
+        """Take the term and return True; False: another kept it for `timeout_s` (None waits without end)."""
         self._metadata.ensure(self._path)
         try:
             if not self._lock.acquire(timeout=timeout_s):

@@ -40,10 +40,7 @@ def lake_errors(context: Context) -> Iterator[str]:
 
 
 def decide_on(context: Context, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str) -> None:
-    """Approve or reject decisions in one commit, and print the result for each.
-
-    Exit code 1 if any was refused.
-    """
+    """Approve or reject decisions in one commit, and print each result. Exit code 1: one was refused."""
     with lake_errors(context) as lake:
         judged = judge(lake, kind, ids, reason, by, context.settings.executor.waiting_max_age_seconds)
     for act in judged.written:

@@ -50,10 +50,7 @@ def draw_change(topic: str, layout: SegmentLayout, width: int) -> RenderableType
 
 
 def draw_strip(segments: Iterable[Segment], width: int, fresh: Sequence[Segment] = ()) -> Text:
-    """Draw segments in exactly `width` columns, with ids and ranges where they fit.
-
-    The last column is the closing edge.
-    """
+    """Draw segments in `width` columns, the last of them the edge, with ids and ranges if they fit."""
     cells = width - 1
     text = Text(no_wrap=True, overflow="crop")
     new = {segment.segment_id for segment in fresh}
@@ -172,10 +169,7 @@ def _made_in(layout: SegmentLayout, epoch: int) -> list[Segment]:
 
 
 def _event(layout: SegmentLayout, epoch: int) -> str:
-    """Return an epoch's change in words: `split 0 -> 1, 2`, `merge 1, 3 -> 5`.
-
-    Pruned parents are not known.
-    """
+    """Return an epoch's change: `split 0 -> 1, 2`, `merge 1, 3 -> 5`; pruned parents are not known."""
     families: dict[tuple[int, ...], list[int]] = {}
     for segment in _made_in(layout, epoch):
         families.setdefault(segment.parent_ids, []).append(segment.segment_id)

@@ -66,10 +66,7 @@ class JsonLines(logging.Formatter):
 
 
 def start_logging(part: str, level: str, log_format: str, file: Path | None = None) -> None:
-    """Begin the log of `part` on stderr or in a file, in place of an earlier log.
-
-    `log_format` is `text` or `json`.
-    """
+    """Log `part` to stderr or a file, in place of an earlier log, with `log_format` `text` or `json`."""
     handler = logging.StreamHandler() if file is None else logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(JsonLines(part) if log_format == "json" else TextLines(part))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=file is not None)

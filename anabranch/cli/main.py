@@ -137,10 +137,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and the remaining arguments.
-
-        The error for a misspelt name lists the nearest ones, with the group that they are in.
-        """
+        """Return name, command and arguments; the error for a misspelt name lists the nearest, with group."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             names = {name: f"{self._path} {name}".strip() for name in self._entries}
             if not self._path:

@@ -102,10 +102,7 @@ def is_whole(text: str) -> bool:
 def ask_on(
     lake: str, history: Path, answer: Callable[[str], None], describe: Callable[[str], str], overview: Callable[[], str]
 ) -> None:
-    """Prompt for statements and answer them until the input ends.
-
-    An error is printed, and the prompt returns.
-    """
+    """Prompt for statements and answer them, errors too, until the input ends."""
     keys = KeyBindings()
 
     @keys.add("enter", filter=Condition(lambda: is_whole(get_app().current_buffer.text)))

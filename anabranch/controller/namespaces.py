@@ -53,10 +53,7 @@ class Namespaces:
             transaction.insert_namespace(namespace)
 
     def delete(self, namespace: str) -> None:
-        """Delete a namespace with its policy.
-
-        Raises `NotFound`, and `Conflict` if it has topics or is configured.
-        """
+        """Delete a namespace with its policy. Raises `NotFound`, or `Conflict` with topics or if configured."""
         self.check(namespace)
         if namespace in self._configured:
             raise Conflict(f"Namespace {namespace} is named in the controller's settings: take it out of [controller]")

@@ -45,10 +45,7 @@ MAX_SHUTDOWN_SECONDS = 5
 
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Run the controller until SIGTERM or SIGINT; `ready` is called with its URL once it answers.
-
-    Raises `StartError` or `SettingsError` before anything runs.
-    """
+    """Serve until SIGTERM or SIGINT; `ready` gets the URL. First raises `StartError`, `SettingsError`."""
     chosen = settings.controller
     access = _access(settings)
     tls = settings.listener_context()

@@ -226,10 +226,7 @@ class ScalableTopicService:
     def split_segment(
         self, topic: str, segment: int, decision_id: str | None = None, meant_for: str | None = None
     ) -> None:
-        """Split an active segment at the middle of its range (PIP-468 "Split Protocol").
-
-        See `OperationRunner.run`.
-        """
+        """Split an active segment at its middle (PIP-468 "Split Protocol"), as `OperationRunner.run` does."""
         self._operations.run(topic, "split", [segment], decision_id, meant_for)
 
     def merge_segments(

@@ -12,10 +12,7 @@ from schemas.ids import topic_name
 
 
 def topic_of_path(tenant: str, namespace: str, topic: str) -> str:
-    """Return `topic://tenant/namespace/name` of three raw path segments.
-
-    Raises `ControllerError` if invalid.
-    """
+    """Return `topic://tenant/namespace/name` of raw path segments. Raises `ControllerError` if invalid."""
     name = topic_name(*(canonical_segment(part) for part in (tenant, namespace, topic)))
     if len(name) > MAX_NAME_BYTES:
         raise PreconditionFailed(f"the topic's name has {len(name)} characters, at most {MAX_NAME_BYTES}")

@@ -26,10 +26,7 @@ _TIMEOUT_S = 300
 
 
 def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
-    """Make the archive for this JVM and these jars unless it exists.
-
-    Without one, Spark only starts more slowly.
-    """
+    """Make the archive for this JVM and these jars unless it exists; without it, Spark starts more slowly."""
     archive = class_archive(settings)
     stamp, made_from = archive.with_suffix(".from"), _made_from(archive)
     if stamp.is_file() and stamp.read_text() == made_from:

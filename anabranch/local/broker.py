@@ -69,10 +69,7 @@ def check_port_is_free(port: int, user: str) -> None:
 
 
 class EmbeddedBroker(EmbeddedServer):
-    """Kafka broker process with a fixed address.
-
-    `bootstrap` is known from the start and stays the same across restarts of the process.
-    """
+    """Kafka broker process; its `bootstrap` is known from the start and outlives restarts."""
 
     NAME, LOG = "the Kafka broker", "broker.log"
 

@@ -33,10 +33,7 @@ def source_digest(sources: Path) -> bytes:
 
 
 def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -> None:
-    """Compile all sources under a folder into the jar `target`.
-
-    `class_path`: jars instead of those of pyspark. Raises `SetupError` with the compiler's message.
-    """
+    """Compile a folder's sources into `target`, by pyspark's jars or `class_path`. Raises `SetupError`."""
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
     from py4j.protocol import Py4JJavaError
 

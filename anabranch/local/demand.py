@@ -225,10 +225,7 @@ def _slot_traits(seed: str) -> tuple[float, ...]:
 def _bump(
     first: NDArray[np.float64], last: NDArray[np.float64], centre: float, half_width: float
 ) -> NDArray[np.float64]:
-    """Return the mass of a raised-cosine bump in each `[first, last)`.
-
-    The bump has mass 1; the space wraps at 1.
-    """
+    """Return the mass, of 1, of a raised-cosine bump in each `[first, last)`; the space wraps at 1."""
     centre %= 1.0
     below = _mass_below((np.stack((first, last))[:, None] - centre - _TURNS) / half_width)
     mass = np.zeros(first.shape)

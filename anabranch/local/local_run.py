@@ -107,10 +107,7 @@ class LocalRun:
         return self._supervisor.states() if self._supervisor else []
 
     def start(self) -> None:
-        """Start everything.
-
-        Raises `SetupError` with the part that is missing or does not start, and the remedy.
-        """
+        """Start everything. Raises `SetupError` with the part that does not start, and the remedy."""
         local, controller = self.settings.local, self.settings.controller
         self._check_disk()
         self._check_state()

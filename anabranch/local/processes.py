@@ -110,10 +110,7 @@ def tethered(command: Sequence[str]) -> list[str]:
 
 
 def end_session(session: int, deadline_s: float = 10.0) -> None:
-    """End every process of a session with SIGKILL and wait until none is left.
-
-    Raises `TimeoutError` if some remain.
-    """
+    """End all processes of a session with SIGKILL and wait for it. Raises `TimeoutError` if some remain."""
     end = time.monotonic() + deadline_s
     while members := session_members(session):
         for pid in members:

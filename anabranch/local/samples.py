@@ -24,10 +24,7 @@ MAX_SAMPLES = 1_000
 
 
 def segment_stats(demand: TopicDemand, layout: ScalableTopicMetadata, t: float) -> list[SegmentStats]:
-    """Return the samples of the topic's active segments at `t`, one message a reporter.
-
-    `t`: seconds since 1970.
-    """
+    """Return the samples of a topic's active segments at `t` (Unix seconds), one message a reporter."""
     active = [segment for segment in layout.segments.values() if segment.state == "ACTIVE"]
     rates = demand.rates(
         t, [segment.hash_range.start for segment in active], [segment.hash_range.end for segment in active]
@@ -64,10 +61,7 @@ def reported(
 
 
 def in_columns(messages: Iterable[SegmentStats], most: int = MAX_SAMPLES) -> Iterator[SegmentStatsColumns]:
-    """Yield the samples in columns, grouped by reporter, at most `most` in a message.
-
-    Each topic of a reporter comes once, and all messages are of one instant.
-    """
+    """Yield samples of one instant in columns of at most `most`, by reporter, each topic once."""
     by_reporter = sorted(messages, key=lambda message: message.reporter)
     for reporter, its in groupby(by_reporter, lambda message: message.reporter):
         samples = [(message, sample) for message in its for sample in message.segments]

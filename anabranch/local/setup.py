@@ -59,10 +59,7 @@ def ensure_admin_client(settings: Settings, say: Callable[[str], None] = lambda 
 
 
 def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the folder of a standalone Pulsar 5, its V5 client and our programs for it.
-
-    Fetched at the first call (220 MB).
-    """
+    """Return the folder of a Pulsar 5, its V5 client and our programs, fetched at the first call (220 MB)."""
     folder = _ensure_folder(settings, "pulsar", say)
     programs = folder / PULSAR_PROGRAMS_JAR
     with FileLock(folder.with_suffix(".lock")):
@@ -73,10 +70,7 @@ def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: Non
 
 
 def ensure_pulsar_lts(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the folder of a Pulsar 4.0.7, the version with long-term support.
-
-    Fetched at the first call (230 MB).
-    """
+    """Return the folder of a Pulsar 4.0.7, the long-term version, fetched at the first call (230 MB)."""
     return _ensure_folder(settings, "pulsar-lts", say)
 
 

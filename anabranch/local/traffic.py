@@ -142,10 +142,7 @@ class Counters:
 
 
 class KafkaOutlet:
-    """Idempotent producer that outlives the broker.
-
-    A message that cannot be delivered in two minutes counts as failed.
-    """
+    """Idempotent producer that outlives the broker; a message undelivered for two minutes has failed."""
 
     def __init__(self, kafka: KafkaConnection, counters: Counters) -> None:
         self._counters = counters

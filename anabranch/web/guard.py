@@ -127,10 +127,7 @@ class BrowserGuard:
     async def _answer(
         self, refusal: Response | None, caller: Caller | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Pass a request on once its body has arrived and its turn has come.
-
-        Raises `TooManyCalls`, `BrokenOff`.
-        """
+        """Pass a request on after its body and its turn have come. Raises `TooManyCalls`, `BrokenOff`."""
         if refusal is None and scope["method"] == "POST":
             body = await read_body(receive, MAX_FORM_BYTES)
             if body is None:
@@ -206,10 +203,7 @@ def demand(request: Request, role: Role, topic: str | None = None, namespace: st
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that this page has made.
-
-    Raises `NotAllowed` for any other form, `BadForm` for nonsense.
-    """
+    """Return the fields of a form of this page. Raises `NotAllowed` for others, `BadForm` for nonsense."""
     form = await unproved_form(request)
     session: str = request.scope[SESSION]
     sessions: BrowserSessions = request.app.state.sessions

@@ -35,10 +35,7 @@ _RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
 
 class Sample(NamedTuple):
-    """Largest rates of a segment among the load records accepted in a step.
-
-    `at`: time of the newest record, milliseconds.
-    """
+    """Largest rates of a segment's accepted records in a step; `at`: the newest's time, milliseconds."""
 
     at: int
     rates: Rates
@@ -126,10 +123,7 @@ def read_holds(
 
 
 def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> list[DecisionMark]:
-    """Return the decisions of the window and of six hours before it, in order of time.
-
-    Raises what Delta raises.
-    """
+    """Return decisions of the window and six hours before it, by time. Raises Delta's errors."""
     columns = ("decision_id", "action", "arguments", "reason", "decided_at")
     rows = _rows(lake, DECISIONS, columns, topic, "decided_at", since - _LOOK_BACK, until)
     ends: dict[str, tuple[bool, datetime, str]] = {}

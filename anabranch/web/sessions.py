@@ -58,10 +58,7 @@ class BrowserSessions:
         self._sessions.pop(number, None)
 
     def proof(self, number: str) -> str:
-        """Return the proof that the session's forms carry and no other page can know.
-
-        Without sessions, `number` is empty.
-        """
+        """Return the proof that only the session's forms carry; `number` is empty without sessions."""
         return hmac.new(self._key, number.encode(), hashlib.sha256).hexdigest()
 
     def is_proof(self, number: str, presented: str) -> bool:

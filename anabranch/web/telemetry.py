@@ -72,10 +72,7 @@ class RepeatedProbe(ABC):
 
 
 class MetricsProbe(RepeatedProbe):
-    """Asks for metrics.
-
-    `scrape`: the text of `/metrics`, None without an answer. `names`: the metrics that are kept.
-    """
+    """Asks `scrape` for the text of `/metrics`, None without an answer, and keeps the metrics `names`."""
 
     def __init__(self, scrape: Callable[[], str | None], names: tuple[str, ...]) -> None:
         super().__init__("metrics-probe")

@@ -236,10 +236,7 @@ class CountedListener(socket.socket):
         self._accepted = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection and count it.
-
-        Raises `ConnectionAbortedError`, which asyncio ignores, when there is one too many.
-        """
+        """Accept and count one. Raises `ConnectionAbortedError`, which asyncio ignores, for one too many."""
         for _ in range(MAX_DROPPED_AT_ONCE):
             if self._accepted >= MAX_ACCEPTED_AT_ONCE:
                 break
@@ -286,10 +283,7 @@ class _CountedConnection(socket.socket):
         super().close()
 
     def cut(self) -> None:
-        """End it; whoever reads from it closes it then.
-
-        Its client is told nothing, as the connection may be held.
-        """
+        """End it without a word to its client, as it may be held; whoever reads from it closes it then."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RD)
 

@@ -48,10 +48,7 @@ _CHUNKS = re.compile(rb"\ntransfer-encoding[ \t]*:", re.IGNORECASE)
 
 
 def fault_of_head(data: bytes, max_bytes: int) -> int | None:
-    """Return the status for rejecting the head at the start of `data` without parsing it, or None.
-
-    Takes time linear in the length of the head.
-    """
+    """Return the status that rejects the head at the start of `data`, or None, in linear time."""
     head = data[:max_bytes]
     end = _END_OF_HEAD.search(head)
     if end is None and len(data) > max_bytes:

@@ -25,10 +25,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class NodeNames:
-    """Names of a node.
-
-    `host` is the address that it is bound to; `urls` are the node's own and those of its clients.
-    """
+    """Names of a node: of `host`, to which it is bound, and of `urls`, its own and its clients'."""
 
     def __init__(
         self, host: str, urls: Iterable[str] = (), names: Iterable[str] = (), called: str = "controller"
@@ -40,10 +37,7 @@ class NodeNames:
         self._names = own | {name for url in urls if (name := (urlsplit(url).hostname or "").rstrip("."))}
 
     def refusal(self, headers: Headers) -> str | None:
-        """Return the reason for refusing a request with these headers, or None to accept it.
-
-        Header names are lower case.
-        """
+        """Return why a request with these headers (lower-case names) is refused, or None to accept it."""
         values_of: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
         for name, value in headers:
             if name in values_of:

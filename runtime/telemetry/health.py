@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 
 class Heartbeat:
-    """Time of the last pass of a loop, by a clock that stops while the machine is suspended.
-
-    For any thread.
-    """
+    """Time of a loop's last pass, for any thread, by a clock that stops while the machine is suspended."""
 
     def __init__(self, loop: str, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`loop`: name in messages. It counts as stalled after `max_seconds` without a pass."""

@@ -70,10 +70,7 @@ def decide_line(line: bytes, explain: bool) -> bytes:
 
 
 def explain_answer(answer: BookieAnswer, now: int) -> str:
-    """Return an answer as text: headline, steps, faults with their reasons, and every gate.
-
-    It ends with an empty line.
-    """
+    """Return an answer as lines: headline, steps, faults with reasons, every gate, and an empty line."""
     epoch = "" if answer.epoch is None else f", epoch {answer.epoch}"
     lines = [
         f"{printable(answer.cluster)} at {instant(now)}: {answer.operation}, phase {answer.phase}{epoch}",

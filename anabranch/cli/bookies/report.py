@@ -156,10 +156,7 @@ def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: CurrentOrchestra
 
 
 def _cleanup_command(snapshot: BookieSnapshot) -> str:
-    """Return the command that continues a cleanup.
-
-    It is forced if the window is open, as the earlier cleanup was.
-    """
+    """Return the command that continues a cleanup, forced if the window is open, as the earlier one was."""
     [source, *_] = snapshot.progress.deleting
     other = "" if snapshot.directive is not None and source == snapshot.directive.source else f" --src-cluster {source}"
     forced = "" if has_passed(snapshot) else " --force"

@@ -34,10 +34,7 @@ Asked = Literal["switch", "rollback"]
 
 
 def rehearse_switch(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
-    """Print the steps that would be taken and their faults, without writing anything.
-
-    Exit code 1 if the operation would be refused.
-    """
+    """Print the steps that would be taken and their faults. Exit code 1: it would be refused."""
     snapshot = bookies.look(operation, "whole", request)
     answer = decide(snapshot)
     planned = answer if operation == "rollback" else _plan_switch(snapshot, answer)
@@ -96,10 +93,7 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
 
 
 def _plan_switch(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
-    """Return the orchestrator's plan as if the directive were written.
-
-    Ignores ids and brokers that are in the way now.
-    """
+    """Return the plan as if the directive were written and neither ids nor brokers were in the way."""
     if answer.directive is None:
         settings = snapshot.settings.model_copy(update={"skip_idgen_precheck": True})
         there = {"settings": settings, "routing": "stopped", "registered_brokers": None}

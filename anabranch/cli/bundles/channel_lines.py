@@ -32,10 +32,7 @@ def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
 
 
 def read_line(line: bytes | None) -> tuple[str, BundleRecord | None] | None:
-    """Return the bundle and its record; None for a line that carries no message.
-
-    Raises `ValueError` with the fault.
-    """
+    """Return the bundle and its record, or None without a message. Raises `ValueError` with the fault."""
     if line is None:
         raise ValueError(f"it is longer than {MAX_LINE_BYTES:,} bytes")
     text = line.strip()

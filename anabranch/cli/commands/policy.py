@@ -86,10 +86,7 @@ def show_policy(
 
 
 def _show_of_server(context: Context, admin: AdminInterface, output: str, topic: str, explain: bool) -> None:
-    """Show the policy that the controller resolves.
-
-    A Pulsar only has overrides, which are laid over the policy of our settings here.
-    """
+    """Show the controller's policy; a Pulsar's overrides are laid over that of our settings here."""
     reply = admin.topics.effective_policy(topic)
     try:
         if isinstance(reply, Answered):

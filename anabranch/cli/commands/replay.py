@@ -1,7 +1,4 @@
-"""`anabranch decisions replay`: every decision and hold on record taken again by this release.
-
-No Spark, no JVM.
-"""
+"""`anabranch decisions replay`: all decisions and holds on record taken again. No Spark, no JVM."""
 
 from __future__ import annotations
 

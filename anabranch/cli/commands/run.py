@@ -148,10 +148,7 @@ def _follow_run(run: Any, seconds: float | None, screen: bool, wants_report: boo
 
 
 def _watch_with_screen(run: Any) -> None:
-    """Watch the run in this thread while another draws the screen.
-
-    Parts die with the thread that started them, which is this one.
-    """
+    """Watch the run while another thread draws: parts die with the thread that started them, this one."""
     from anabranch.local.screen import run_screen
 
     start_logging("run", "info", "text", run.folder / "log" / "run.log")

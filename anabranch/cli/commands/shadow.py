@@ -1,7 +1,4 @@
-"""`anabranch whatif shadow report`: compare the cluster's own scaler with our decisions.
-
-No Spark, no JVM.
-"""
+"""`anabranch whatif shadow report`: the cluster's own scaler and our decisions. No Spark, no JVM."""
 
 from __future__ import annotations
 

@@ -28,10 +28,7 @@ from anabranch.controller.topic_names import canonical_segment
 
 
 class Needs(SecurityBase):
-    """Dependency of a route on a role: 403 for a token of a lesser role or another scope.
-
-    `anywhere`: any scope will do.
-    """
+    """Dependency of a route on a role: 403 for a lesser role, or for another scope unless `anywhere`."""
 
     def __init__(self, role: Role, anywhere: bool = False) -> None:
         self.role = role

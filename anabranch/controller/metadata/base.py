@@ -77,10 +77,7 @@ Op: TypeAlias = Put | Delete | Check | Append
 
 
 class ChangeKind(enum.Enum):
-    """Kind of change seen by a watch.
-
-    Two changes may be reported as one, so this is a hint and not a history.
-    """
+    """Kind of change seen by a watch: a hint and not a history, as two may be reported as one."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -155,10 +152,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def children(self, path: str) -> list[str]:
-        """Return the names (not paths) directly below `path`, sorted; empty if it does not exist.
-
-        The root is `/`.
-        """
+        """Return the sorted names (not paths) directly below `path`, none without it; the root is `/`."""
 
     @abstractmethod
     def sync(self) -> None:
@@ -177,10 +171,7 @@ class MetadataStore(ABC):
         """
 
     def commit_in_parts(self, checks: Sequence[Check], ops: Sequence[Op]) -> None:
-        """Apply `ops` in order, in as many commits as needed, each conditional on `checks`.
-
-        Raises like `commit`; earlier parts stay applied.
-        """
+        """Apply `ops` in commits that depend on `checks`. Raises like `commit`; earlier parts stay applied."""
         for part in self.commit_limit.parts(ops, checks) if self.commit_limit else [ops]:
             if part:
                 self.commit(*checks, *part)

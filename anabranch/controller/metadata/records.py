@@ -20,10 +20,7 @@ MAX_OPERATIONS = 20
 
 
 class SubscriptionRecord(Wire):
-    """A subscription without its consumers.
-
-    Pulsar 5 stores no drained ids and polls again after a failover.
-    """
+    """A subscription without its consumers; Pulsar 5 stores no drained ids and polls after a failover."""
 
     type: SubscriptionType
     drained: Annotated[tuple[SegmentId, ...], Field(max_length=MAX_SEGMENTS_IN_METADATA)] = ()

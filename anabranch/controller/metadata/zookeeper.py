@@ -373,10 +373,7 @@ class ZooKeeperStore(SessionedStore):
         return []
 
     def _ask(self, *requests: Callable[[], Any]) -> list[Any]:
-        """Send requests together and return the responses.
-
-        Raises `StoreUnavailable`, and kazoo's errors that concern a node.
-        """
+        """Send requests together, return responses. Raises `StoreUnavailable`, and kazoo's errors of a node."""
         asked = self._asked(*requests)
         return [self._answer(asked, number) for number in range(len(requests))]
 

@@ -43,10 +43,7 @@ class PendingAnswers:
         self._answers = [request() for request in requests]
 
     def answer(self, number: int) -> Any:
-        """Return the response to a request.
-
-        Raises the server's error, `ConnectionLoss`, or `KazooTimeoutError`.
-        """
+        """Return a response. Raises the server's error, `ConnectionLoss`, or `KazooTimeoutError`."""
         pending = self._answers[number]
         # The server answers in order: waking up once, for the last, costs a tenth of waking up for each.
         last = self._answers[-1]

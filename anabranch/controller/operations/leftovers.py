@@ -25,10 +25,7 @@ class Leftovers:
         self._store, self._segments = store, segments
 
     def remove(self, term: Term) -> bool:
-        """Remove what can be removed from the segments of a topic; return True if nothing is left.
-
-        Raises `SegmentStoreError`.
-        """
+        """Remove what can be removed from segments; True: nothing is left. Raises `SegmentStoreError`."""
         left = [name for name in self._store.leftovers(term.topic) if not self._remove(term, name)]
         return not left
 

@@ -261,10 +261,7 @@ def _create(operation: Operation, descriptor: str, segments: SegmentStore) -> No
 
 
 def _after(operation: Operation, layout: SegmentLayout) -> SegmentLayout:
-    """Return the layout with the operation applied.
-
-    Raises `LayoutError` unless its parents are there and active.
-    """
+    """Return the layout after the operation. Raises `LayoutError` unless its parents are there and active."""
     parents = [parse_segment_descriptor(descriptor).segment_id for descriptor in operation.segments]
     for parent, descriptor in zip(parents, operation.segments, strict=True):
         if parent not in layout.segments or layout.segments[parent].descriptor != descriptor:

@@ -155,10 +155,7 @@ class OutboxPublisher:
         return False
 
     def _publish(self) -> None:
-        """Send until the publisher stops or another node may be the housekeeper.
-
-        Raises when a delivery fails or the store cannot be read or written.
-        """
+        """Send until a stop or another housekeeper. Raises when a delivery or the store fails."""
         check = self._leader_check()
         if check is None:
             return

@@ -69,10 +69,7 @@ def create_segment(segments: Segments, service: Service, topic: Topic, descripto
 @routes.post("/terminate", **ADMINISTERS)
 @waits_for_segments
 def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
-    """Make a segment refuse all writes; idempotent.
-
-    The layout does not change: a split or merge does both.
-    """
+    """Make a segment refuse all writes, idempotently; the layout is changed by splits and merges alone."""
     segments.terminate(segment_topic_name(topic, descriptor))
 
 
@@ -81,10 +78,7 @@ def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) 
 def delete_segment(
     segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, force: str = "false"
 ) -> None:
-    """Delete a segment with its messages; a missing one is fine.
-
-    A segment in the layout needs `force=true`.
-    """
+    """Delete a segment with its messages, if it exists; one in the layout needs `force=true`."""
     if force.lower() != "true" and service.has_segment(topic, descriptor):
         raise PreconditionFailed(f"the layout of {topic} has the segment {descriptor}; force=true deletes its messages")
     segments.delete(segment_topic_name(topic, descriptor))
@@ -122,10 +116,7 @@ def get_backlog(
 def seek_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName, timestamp: Timestamp
 ) -> None:
-    """Move a subscription on one segment to the first message at or after a time.
-
-    Its sessions are not notified.
-    """
+    """Move a subscription on a segment to the first message at a time or later; sessions are not notified."""
     segments.seek(segment_topic_name(topic, descriptor), subscription, timestamp)
 
 

@@ -65,10 +65,7 @@ class SegmentTopicStats:
 
 
 def segment_name(topic: str, segment_id: int, hash_range: HashRange) -> str:
-    """Return `segment://tenant/namespace/name/0000-7fff-1`.
-
-    Raises `ValueError` unless `topic` is a scalable topic.
-    """
+    """Return `segment://tenant/namespace/name/0000-7fff-1`. Raises `ValueError` for no scalable topic."""
     return segment_topic_name(topic, segment_descriptor(hash_range.start, hash_range.end, segment_id))
 
 

@@ -50,10 +50,7 @@ class SegmentOfLife(NamedTuple):
 
 
 def kafka_topic(segment: str, life: int | None = None) -> str:
-    """Return the Kafka topic of a segment.
-
-    Raises `ValueError` for other names, `NameTooLong` if it does not fit.
-    """
+    """Return a segment's Kafka topic. Raises `ValueError` for other names, `NameTooLong` beyond the limit."""
     parse_segment_topic_name(segment)
     name = SEGMENT_PREFIX + _SPECIAL.sub(_escaped, segment.removeprefix(_DOMAIN).encode()).decode()
     if life is not None:

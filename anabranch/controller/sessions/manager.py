@@ -121,10 +121,7 @@ class SessionManager:
         await self._positioning.make(key, await asyncio.to_thread(self._registry.add_consumer, *key, consumer, type))
 
     async def subscribe(self, key: SubscriptionKey, type: SubscriptionType) -> None:
-        """Create a subscription without consumers, or accept one of this type.
-
-        Raises `NotFound` and `Conflict`.
-        """
+        """Create a subscription without consumers, or accept such a one. Raises `NotFound` and `Conflict`."""
         await self._positioning.make(key, await asyncio.to_thread(self._registry.add_subscription, *key, type))
 
     async def leave(self, key: SubscriptionKey, consumer: str, link: Link) -> None:
@@ -274,10 +271,7 @@ class SessionManager:
         self._looks.changed(key)
 
     async def _look(self, key: SubscriptionKey) -> DrainLook | None:
-        """Find the sealed segments that were read to the end.
-
-        Kafka is queried without the lock, so that nothing else of the subscription waits for it.
-        """
+        """Find the sealed segments that were read to the end, asking Kafka without the lock."""
         seen, seeks = self._led.get(key), self._seeks
         if seen is None or seen.type != "STREAM":
             return None

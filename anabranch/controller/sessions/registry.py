@@ -229,10 +229,7 @@ class SubscriptionRegistry:
                         )
 
     def membership(self, topic: str, subscription: str) -> tuple[SegmentLayout, StoredMembers | None]:
-        """Return the layout of a topic, and the members of the subscription.
-
-        Raises `NotFound` without the topic.
-        """
+        """Return a topic's layout and the subscription's members. Raises `NotFound` without the topic."""
         stored = self._store.existing_topic(topic)
         members = self._store.members(topic, subscription)
         return SegmentLayout.from_metadata(stored.metadata), members
@@ -257,10 +254,7 @@ class SubscriptionRegistry:
         contested: Mapping[str, tuple[int, ...]],
         life: str | None,
     ) -> None:
-        """Store the drained and contested segments of a subscription.
-
-        A no-op if a subscription of another incarnation (`life`) has its name by now.
-        """
+        """Store drained and contested segments, unless another incarnation (`life`) has the name by now."""
         with self._writing(topic) as transaction:
             transaction.save_progress(topic, subscription, drained, contested, life)
 
@@ -333,10 +327,7 @@ class SubscriptionRegistry:
 
 
 def _insert(transaction: Transaction, topic: str, subscription: str, type: SubscriptionType) -> None:
-    """Add a subscription.
-
-    Raises `PreconditionFailed` while consumers still read with an earlier one of that name.
-    """
+    """Add a subscription. Raises `PreconditionFailed` while consumers read with an earlier namesake."""
     if transaction.is_leftover(topic, subscription):
         raise PreconditionFailed(
             f"Subscription {subscription} of {topic} was deleted, and consumers still read with it; close them first"

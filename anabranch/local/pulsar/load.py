@@ -107,10 +107,7 @@ class KeyedDemand(NamedTuple):
 
 @contextmanager
 def keyed_load(jars: Path, service_url: str, topic: str, log: Path, demand: KeyedDemand) -> Iterator[KeyedLoad]:
-    """Run a load on a topic, and kill it when the block ends.
-
-    `jars` is the folder of `anabranch.local.setup.ensure_pulsar`; the client's log goes to `log`.
-    """
+    """Run a load on a topic until the block ends, with the jars of `ensure_pulsar`, logging to `log`."""
     configuration = log.with_suffix(".log4j2.properties")
     configuration.write_text(_LOGGING)
     command = [

@@ -19,10 +19,7 @@ from anabranch.local.pulsar.jvm import command, loopback, write_properties
 
 
 class StandalonePulsar(EmbeddedServer):
-    """Standalone Pulsar process with fixed addresses.
-
-    `admin_url` and `service_url` are known from the start and stay the same across restarts of the process.
-    """
+    """Standalone Pulsar process; `admin_url` and `service_url` outlive restarts."""
 
     NAME, LOG = "Pulsar", "pulsar.log"
     START_SECONDS, STOP_SECONDS = 180.0, 30.0
@@ -64,10 +61,7 @@ class StandalonePulsar(EmbeddedServer):
         return self._jars
 
     def prepare(self) -> list[str]:
-        """Write the configuration and return the command that runs Pulsar.
-
-        Raises `SetupError` without a loopback interface.
-        """
+        """Write the configuration, return Pulsar's command. Raises `SetupError` without a loopback interface."""
         configuration = self.folder / "standalone.conf"
         write_properties(configuration, self._properties())
         return command(

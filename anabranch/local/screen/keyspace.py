@@ -47,10 +47,7 @@ def shade(segment: SegmentView) -> Shade:
 
 
 def strip(segments: Sequence[SegmentView], width: int) -> Text:
-    """Draw the key space in exactly `width` cells.
-
-    Ids stand where they fit; of several segments in one cell, the most overloaded is drawn.
-    """
+    """Draw the key space in `width` cells: ids if they fit, and the most overloaded segment of a cell."""
     text = Text(no_wrap=True)
     column = 0
     for segment, first, last in _spread(segments, width):

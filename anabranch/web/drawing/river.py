@@ -162,10 +162,7 @@ def _mark(action: str, x: float, y: int) -> tuple[float, ...]:
 def _decisions(
     decided: Sequence[DecisionMark], river: River, axes: Places, about: Callable[[str], str]
 ) -> Iterator[Markup]:
-    """Yield a mark for each decision, hollow if it was not applied.
-
-    A split is a triangle that opens, a merge one that closes, a rebucket a diamond.
-    """
+    """Yield a mark for each decision, hollow if not applied: an opening or closing triangle, or a diamond."""
     y = TOP - 16
     for decision in decided:
         if not river.since <= decision.at <= river.until:

@@ -119,10 +119,7 @@ def _target(row: StoredRow) -> str:
 
 
 def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
-    """Return what the decision saw, decided again with this release.
-
-    With a policy in the address, it is also decided with that one.
-    """
+    """Return what the decision saw, decided again by this release, and by the policy in the address."""
     tried = request.query_params.get("policy", "")[:MAX_POLICY]
     context: dict[str, Any] = {
         "snapshot": None,

@@ -100,10 +100,7 @@ def _unknown(request: Request, scope: str, near: Sequence[str]) -> str:
 
 
 def read_scope(text: str) -> str:
-    """Return the scope of a pause: `all`, a namespace (`tenant/namespace`), or a topic.
-
-    Raises `ValueError`.
-    """
+    """Return a pause's scope: `all`, a namespace (`tenant/namespace`), a topic. Raises `ValueError`."""
     if text in ("all", ALL):
         return ALL
     if text.count("/") == 1 and all(text.split("/")):

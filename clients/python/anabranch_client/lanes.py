@@ -119,10 +119,7 @@ class Lanes:
             self.advance()
 
     def refuse(self, record: PendingMessage, error: DeliveryError) -> None:
-        """Keep a message that Kafka has not stored, until it is known if its segment is sealed.
-
-        If not, `error` is reported.
-        """
+        """Keep an unstored message until it is known if its segment is sealed; if not, report `error`."""
         lane = record.lane
         lane.in_flight -= 1
         lane.refused.append((record, error))

@@ -47,10 +47,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
         subscription: str,
         max_unacknowledged: int = MAX_UNACKNOWLEDGED,
     ) -> None:
-        """Wait for the layout. Raises `AnabranchError`.
-
-        `config`: as for confluent-kafka, with `anabranch.controller.url`.
-        """
+        """Wait for the layout. `config`: confluent-kafka's, and a controller's URL. Raises `AnabranchError`."""
         super().__init__()
         settings, self._kafka = split_settings(config)
         check_consumer(self._kafka)

@@ -73,10 +73,7 @@ class SegmentReader:
         changed: threading.Condition,
         keeps: Callable[[SegmentReader], bool],
     ) -> None:
-        """`keeps`: whether the reader stays in the group when it is rebalanced; otherwise it leaves.
-
-        Raises `ClientSettingsError`.
-        """
+        """`keeps`: the reader stays in the group through a rebalance. Raises `ClientSettingsError`."""
         self.segment = segment
         self.lease = 0
         self.is_owner = False
