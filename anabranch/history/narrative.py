@@ -24,29 +24,22 @@ _ONE_KEY = frozenset({Gate.ONE_HOT_KEY.value, Gate.UNSPLITTABLE.value})
 
 def tell_run(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> list[str]:
     """Return the run from `started_at` to `stopped_at` (aware instants) as sentences, topics first."""
-    applied = _applied(lake, started_at, stopped_at)
-    holds = [row for row in lake.rows(HOLDS) if started_at <= row["since"] <= stopped_at]
-    sizes = _segment_counts(lake.rows(EVENTS), started_at)
+    steps = last_steps(lake.rows_and_removed(OUTCOMES))
+    applied = [
+        row
+        for row in sorted(lake.committed(DECISIONS), key=lambda row: row["decided_at"])
+        if row["family"] == "autoscale"
+        and started_at <= row["decided_at"] <= stopped_at
+        and steps.get(row["decision_id"], {}).get("status") == "applied"
+    ]
+    holds = [row for row in lake.rows_and_removed(HOLDS) if started_at <= row["since"] <= stopped_at]
+    sizes = _segment_counts(lake.rows_and_removed(EVENTS), started_at)
     sentences = [_topic_sentence(topic, sizes[topic], applied, holds) for topic in sorted(sizes)]
-    undone = _count_undone(applied, last_steps(lake.rows(OUTCOMES)))
+    undone = _count_undone(applied, steps)
     sentences.append(f"{_times(len(applied), 'action')}, {undone or 'none'} of them undone by the opposite.")
     alerts = [row for row in lake.rows(ALERTS) if row["status"] == "firing" and row["notice"] is None]
     fired = sorted({f"{row['alert']}: {row['summary']}" for row in alerts if started_at <= row["at"] <= stopped_at})
     return [*sentences, *(f"Alert {alert}." for alert in fired)]
-
-
-def _applied(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> list[StoredRow]:
-    """Return the applied decisions about topics, in the order in which they were taken."""
-    steps = last_steps(lake.rows(OUTCOMES))
-    decisions = [
-        row
-        for row in lake.rows(DECISIONS)
-        if row["family"] == "autoscale"
-        and started_at <= row["decided_at"] <= stopped_at
-        and row["decision_id"] in steps
-        and steps[row["decision_id"]]["status"] == "applied"
-    ]
-    return sorted(decisions, key=lambda row: row["decided_at"])
 
 
 def _segment_counts(events: Iterable[StoredRow], started_at: datetime) -> dict[str, list[int]]:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 import pytest
 
 from anabranch.history.balance import balance_lines, build_balance
+from anabranch.history.narrative import tell_run
 from anabranch.history.summary import summarize
 from lake.retention import forget_rows
 from lake.rows import WholeTables
@@ -117,6 +118,7 @@ def test_decisions_removed_meanwhile_stay_ended(tmp_path):
     assert (found["decisions"], found["applied"]) == (3, 2)
     assert [row["decisionId"] for row in found["open"]] == ["d3"]
     assert summarize(rows, at(0), at(midnight + 10))["outcomes"] == {"applied": 2, "notBegun": 1}
+    assert tell_run(rows, at(0), at(midnight + 10)) == ["2 actions, none of them undone by the opposite."]
 
 
 def test_open_decisions_say_what_they_wait_for(tmp_path):
