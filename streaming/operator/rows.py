@@ -16,6 +16,7 @@ import pydantic_core
 
 from engine.kernel.records import COLUMNS, LOAD, LOAD_SCHEMA
 from schemas.tables.arrow import arrow_schema, column_types
+from schemas.tables.digests import checksums_of_batches
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 _DAY_MS = 86_400_000
@@ -81,7 +82,10 @@ def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
     for name, (kind, _) in column_types(table.row).items():
         values = [row.get(name) for row in rows]
         columns[name] = _instants(values) if kind is datetime else _days(values) if kind is date else values
-    return pa.table(columns, schema=arrow_schema(table.row))
+    made = pa.table(columns, schema=arrow_schema(table.row))
+    if table is BATCHES:
+        made = made.set_column(len(columns) - 1, made.schema.field("checksum"), checksums_of_batches(made))
+    return made
 
 
 def _columns_of(bodies: Iterable[bytes], schema: pa.Schema) -> pa.Table:

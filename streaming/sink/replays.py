@@ -8,17 +8,15 @@ rows. Settings cannot cause a difference (`streaming.checkpoint.pinned`), so ano
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lake.tables import OpenTable
 from lake.tail import newest_commit
-from schemas.tables.arrow import arrow_schema
+from schemas.tables.digests import digests_of_rows
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 TURNS = ((DECISIONS,), (HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD), (BATCHES,))
@@ -35,6 +33,7 @@ _NO_MATTER = {
             "subscription",
             "subscription_type",
             "consumers",
+            "sender",
         }
     )
 }
@@ -57,10 +56,7 @@ class RowsDigest(NamedTuple):
         number = digest = 0
         no_matter = {"engine_version", *_NO_MATTER.get(table.name, ())}
         for chunk in chunks:
-            rows = np.zeros(chunk.num_rows, np.uint64)
-            for field in arrow_schema(table.row):
-                if field.name not in no_matter:
-                    rows = _mix_numbers(rows ^ _digests(chunk[field.name].cast(field.type)))
+            rows = digests_of_rows(chunk, table, no_matter)
             number, digest = number + len(rows), (digest + int(rows.sum(dtype=np.uint64))) % (1 << 64)
         return cls(number, digest)
 
@@ -100,36 +96,3 @@ class FirstAttempt:
                 f"batch {self._batch_id} was begun before and says something else now: its first attempt has written "
                 f"{subject} {'differ' if now.number == then.number else f'this one has {now.number}'} in {table.name}"
             )
-
-
-def _digests(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """Return a number for each value of a column, equal for equal values."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    if pa.types.is_floating(values.type):
-        numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.uint64)
-    elif pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-        named = values.dictionary_encode()
-        digests = [_digest(value) for value in named.dictionary.cast(pa.binary()).to_pylist()]
-        numbers = np.array([*digests, 0], np.uint64)[
-            named.indices.fill_null(len(digests)).to_numpy(zero_copy_only=False)
-        ]
-    else:
-        whole = values.cast(pa.int32()) if pa.types.is_date(values.type) else values
-        numbers = whole.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-    return np.asarray(numbers + pc.is_null(values).to_numpy(zero_copy_only=False).astype(np.uint64) * _ODD)
-
-
-def _digest(value: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "big")
-
-
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Mix numbers so that every output bit depends on all input bits (the finalizer of splitmix64)."""
-    numbers = (numbers + _ODD).astype(np.uint64)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(numbers ^ (numbers >> np.uint64(31)))

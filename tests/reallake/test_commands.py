@@ -179,6 +179,7 @@ def test_alert_rules_can_be_evaluated(real_lake, tmp_path):
 def test_lake_check_finds_nothing(real_lake, raw):
     told = answer(real_lake, "lake", "check")
     assert told["findings"] == []
+    assert all(row["checksum"] is not None for row in raw.rows("batches"))
     for table in ("decisions", "holds", "segment_load", "events", "dead_letters", "batches", "outcomes"):
         assert told["rows"][table] == len(raw.rows(table)), table
 

@@ -28,6 +28,7 @@ REMEDIES = {
     "too many rows": _TWICE,
     "duplicate": _TWICE,
     "unbalanced": "The counts of a batch contradict each other: keep the lake as it is and report it as a fault.",
+    "changed": "A row is not what the job wrote: put a backup of the table in its place.",
     "applied twice": "Look at both rows with `anabranch sql`: two executors may have acted. All executors of a lake "
     "have to be of one ZooKeeper (docs/deploy.md).",
     "lost batch": _LOST,

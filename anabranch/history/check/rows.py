@@ -10,6 +10,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anabranch.history.check.agreement import HEARD_WITHIN, rules
 from anabranch.history.check.findings import Findings
@@ -18,6 +19,7 @@ from anabranch.history.check.numbers import Numbered, gaps
 from anabranch.query.sql import LakeSql
 from lake.forgotten import forgotten_before
 from lake.tables import open_table
+from schemas.tables.digests import checksums_of_batches
 from schemas.tables.rows import (
     ALERTS,
     BATCHES,
@@ -151,6 +153,10 @@ class RowChecks:
             "OR samples <> samples_accepted + samples_insignificant + samples_stale ORDER BY batch_at"
         ):
             findings.add("unbalanced", BATCHES.name, _told(row))
+        for batch in self._stream("SELECT * FROM batches WHERE checksum IS NOT NULL ORDER BY batch_at"):
+            changed = pc.not_equal(checksums_of_batches(batch), batch["checksum"])
+            for row in batch.select(["generation", "batch_id", "batch_at"]).filter(changed).to_pylist():
+                findings.add("changed", BATCHES.name, _told(row))
 
     def _counts(self, findings: Findings, name: str) -> None:
         time_column, counted = COUNTED[name]

@@ -186,7 +186,32 @@ def test_evaluation_too_many_is_unbalanced(copy, is_tick):
         lambda row: (row["batch_id"] in ticks) == is_tick and row["evaluations"] > 0,
         evaluations=lambda number: number + 1,
     )
-    assert found(copy) == {("batches", "unbalanced"): 1}
+    assert found(copy) == {("batches", "unbalanced"): 1, ("batches", "changed"): 1}
+
+
+def count_one_more(number):
+    return number + 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"evaluations": lambda number: number - 1},
+        {"messages": count_one_more, "messages_accepted": count_one_more},
+        {"samples": count_one_more, "samples_stale": count_one_more},
+        {"operator_ms": lambda spent: spent + 0.001},
+        {"committed_at": lambda at: at + timedelta(milliseconds=1)},
+    ],
+    ids=lambda changed: "-".join(changed),
+)
+def test_plausible_change_of_a_batch_is_found(copy, changed):
+    change(copy, BATCHES, lambda row: row["evaluations"] > 0, **changed)
+    assert found(copy) == {("batches", "changed"): 1}
+
+
+def test_batch_of_an_older_release_has_no_checksum(copy):
+    change(copy, BATCHES, lambda row: True, checksum=None, operator_ms=9.0)
+    assert found(copy) == {}
 
 
 def files(lake, table):
