@@ -49,16 +49,16 @@ def columns_of(message: Message | PlainEvent) -> tuple[int | str | None, ...]:
     """Return the last columns of an event's row, from `life` on."""
     if isinstance(message, ConsumerEvent | PlainConsumerEvent):
         consumer_cells = (message.subscription, message.type, 0 if message.event == "deleted" else message.consumers)
-        return (message.topic_created_at, None, None, None, *consumer_cells)
+        return (message.topic_created_at, None, None, None, *consumer_cells, message.sender)
     if isinstance(message, PlainLayoutEvent):
         epoch, active = count_active(message.layout)
-        return (message.topic_created_at, epoch, active, message.decision_id, None, None, None)
+        return (message.topic_created_at, epoch, active, message.decision_id, None, None, None, message.sender)
     if isinstance(message, LayoutEvent):
         layout = message.layout
         active = sum(segment.state == "ACTIVE" for segment in layout.segments.values())
-        return (message.topic_created_at, layout.epoch, active, message.decision_id, None, None, None)
+        return (message.topic_created_at, layout.epoch, active, message.decision_id, None, None, None, message.sender)
     decision = message.decision_id if isinstance(message, OutcomeEvent) else None
-    return (None, None, None, decision, None, None, None)
+    return (None, None, None, decision, None, None, None, None)
 
 
 def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, now: int) -> None:

@@ -161,6 +161,11 @@ class EventRow(TableRow):
     """Type of that subscription: `STREAM`, `CHECKPOINT` or `QUEUE`."""
     consumers: int | None = None
     """Number of its consumers after the event."""
+    sender: int | None = None
+    """Number of the process that announced a layout or consumers, greater for each one that took over.
+
+    None: not announced, or an older release wrote the row.
+    """
 
 
 class DeadLetterRow(TableRow):

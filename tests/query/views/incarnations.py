@@ -1,7 +1,8 @@
 """Random streams through the job's own engine in which topics are deleted and created again, and what the engine knew.
 
 Announcements say the incarnation that they are of, or do not, or some topics' do. Layouts and consumers of incarnations
-that have ended are announced late. After every batch the engine's state is written down: the oracle of the views.
+that have ended are announced late. Announcers may take over from each other; then those replaced announce late what
+they knew, with the present time. After every batch the engine's state is written down: the oracle of the views.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from decisions.topic.layout import SegmentLayout
 from lake.tables import create_lake
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import OUTCOMES
-from tests.engine.records import consumers, layout, of_life, outcome, stats, tick
+from tests.engine.records import consumers, layout, of_life, outcome, sent_by, stats, tick
 from tests.engine.test_replay import RecordedBucket
 from tests.query.views.recorded import TABLES
 
@@ -70,6 +71,8 @@ class Incarnations:
     """`all`, `none` or `some` of the topics."""
     silent: float = 0.0
     """Share of the deletions that nobody announces, with a new topic at once; of topics that say their incarnation."""
+    sender: int | None = None
+    """Number of the first announcer; another one takes over every 20 minutes. None: announcements do not say it."""
     minutes: int = 80
     bucket: RecordedBucket = field(default_factory=RecordedBucket)
     layouts: dict[str, SegmentLayout] = field(default_factory=dict)
@@ -77,22 +80,25 @@ class Incarnations:
     applied: list[Applied] = field(default_factory=list)
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     late: int = 0
-    """Announcements of incarnations that had ended."""
+    """Announcements of incarnations that had ended, and of announcers that had been replaced."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._incarnation = dict.fromkeys(TOPICS, 0)
         self._created: dict[str, int | None] = {}
-        self._said: dict[str, list[tuple[int, SegmentLayout]]] = {}
-        self._former: list[tuple[str, int, SegmentLayout | None, int | None]] = []
+        self._said: dict[str, list[tuple[int, SegmentLayout, int | None]]] = {}
+        self._former: list[tuple[str, int, SegmentLayout | None, int | None, int | None]] = []
         self._pending: list[dict[str, Any]] = []
+        self._replaced: list[tuple[int, str, int | None, SegmentLayout]] = []
+        self._wakes = random.Random(self.seed)
 
     def run(self) -> Incarnations:
         """All of it."""
         self._batch(START, [self._create(topic, START) for topic in TOPICS])
         for minute in range(1, self.minutes):
             now = START + minute * MINUTE
-            self._batch(now - 30_000, [*self._carry_out(now - 30_000), *self._events(now - 30_000)])
+            said_again = self._take_over(now - 30_000) if self.sender is not None and minute % 20 == 0 else []
+            self._batch(now - 30_000, [*said_again, *self._carry_out(now - 30_000), *self._events(now - 30_000)])
             self._batch(now, [*self._carry_out(now), *self._samples(minute, now), tick(now)])
         return self
 
@@ -141,10 +147,12 @@ class Incarnations:
         return self._announce(topic, "created", at)
 
     def _announce(self, topic: str, cause: str, at: int) -> Any:
-        self._said[topic].append((at, self.layouts[topic]))
+        self._said[topic].append((at, self.layouts[topic], self.sender))
         return self._of(self._created[topic], layout(self.layouts[topic], cause, at=at, topic=topic))
 
-    def _of(self, created: int | None, announced: Any) -> Any:
+    def _of(self, created: int | None, announced: Any, sender: int | None = None) -> Any:
+        sender = self.sender if sender is None else sender
+        announced = announced if sender is None else sent_by(sender, announced)
         return announced if created is None else of_life(created, announced)
 
     def _events(self, now: int) -> list[Any]:
@@ -171,15 +179,33 @@ class Incarnations:
                 found.append(self._announce(topic, "split", at))
         if self._former and self._random.random() < 0.5:
             found.append(self._late())
+        if self._replaced and self._wakes.random() < 0.5:
+            found.append(self._wake_up(now))
         return found
+
+    def _take_over(self, now: int) -> list[Any]:
+        """The next announcer says all layouts first."""
+        assert self.sender is not None
+        self._replaced += [(self.sender, topic, self._created[topic], known) for topic, known in self.layouts.items()]
+        self.sender += 1
+        return [self._announce(topic, "snapshot", now) for topic in self.layouts]
+
+    def _wake_up(self, now: int) -> Any:
+        """A layout, a deletion or a count of consumers by an announcer that another one has replaced."""
+        self.late += 1
+        sender, topic, created, known = self._wakes.choice(self._replaced)
+        kind = self._wakes.choice(["snapshot", "deleted", "consumers"])
+        if kind == "consumers":
+            return self._of(created, consumers(9, now, topic=topic, sub=self._wakes.choice(SUBSCRIPTIONS)), sender)
+        return self._of(created, layout(known, kind, at=now, topic=topic), sender)
 
     def _delete(self, topic: str, now: int) -> list[Any]:
         is_silent = self._created[topic] is not None and self.silent > 0 and self._random.random() < self.silent
         deleted = [self._of(self._created[topic], layout(self.layouts[topic], "deleted", at=now, topic=topic))]
-        self._former += [(topic, at, said, self._created[topic]) for at, said in self._said[topic]]
+        self._former += [(topic, at, said, self._created[topic], sender) for at, said, sender in self._said[topic]]
         if is_silent:
             return [self._create(topic, now - 500)]
-        self._former.append((topic, now, None, self._created[topic]))
+        self._former.append((topic, now, None, self._created[topic], self.sender))
         del self.layouts[topic]
         # Sometimes at once again, in the same batch.
         return [*deleted, self._create(topic, now + 1)] if self._random.random() < 0.5 else deleted
@@ -187,12 +213,14 @@ class Incarnations:
     def _late(self) -> Any:
         """A layout, a deletion or a count of consumers of an incarnation that has ended."""
         self.late += 1
-        topic, at, said, created = self._random.choice(self._former)
+        topic, at, said, created, sender = self._random.choice(self._former)
         if said is None:
-            return self._of(created, layout(SegmentLayout.create(1, at), "deleted", at=at, topic=topic))
-        if self._random.random() < 0.3:
-            return self._of(created, consumers(9, at, topic=topic, sub=self._random.choice(SUBSCRIPTIONS)))
-        return self._of(created, layout(said, "snapshot", at=at, topic=topic))
+            late = layout(SegmentLayout.create(1, at), "deleted", at=at, topic=topic)
+        elif self._random.random() < 0.3:
+            late = consumers(9, at, topic=topic, sub=self._random.choice(SUBSCRIPTIONS))
+        else:
+            late = layout(said, "snapshot", at=at, topic=topic)
+        return self._of(created, late, sender)
 
     def _samples(self, minute: int, now: int) -> list[Any]:
         found = []

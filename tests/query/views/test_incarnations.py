@@ -17,11 +17,19 @@ from tests.query.views.incarnations import Incarnations
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(scope="module", params=["all", "none", "some", "all, half of the deletions lost"])
+HALF_LOST, REPLACED = "half of the deletions lost", "replaced announcers wake up"
+
+
+@pytest.fixture(
+    scope="module",
+    params=["all", "none", "some", f"all, {HALF_LOST}", f"all, {REPLACED}", f"none, {REPLACED}"],
+)
 def stream(request):
     """A stream in which all announcements say their incarnation, none, or those of some topics."""
-    says_life, _, lost = request.param.partition(", ")
-    return Incarnations(seed=11, says_life=says_life, silent=0.5 if lost else 0.0).run()
+    says_life, _, also = request.param.partition(", ")
+    if also == REPLACED:
+        return Incarnations(seed=12, says_life=says_life, sender=7).run()
+    return Incarnations(seed=11, says_life=says_life, silent=0.5 if also == HALF_LOST else 0.0).run()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 -- Consumers without a segment of their own: times at which a STREAM or CHECKPOINT subscription had more consumers than
 -- its topic had active segments.
--- version: 2
+-- version: 3
 -- topic string: The topic.
 -- subscription string: The subscription.
 -- type string: `STREAM` or `CHECKPOINT`: what its newest announcement says.
@@ -12,32 +12,35 @@
 -- consumer_seconds double: Waiting consumers times seconds; of those who still wait up to the newest batch on record.
 WITH counted AS (
   SELECT subject AS topic, subscription, subscription_type AS type, at AS said_at, accepted_at AS at, kafka_partition,
-         kafka_offset, consumers, life
+         kafka_offset, consumers, life, sender
   FROM events
   WHERE type = 'consumer' AND in_columns IS NOT NULL
   UNION ALL
   SELECT subject, $unescaped($first(body, '"subscription" *: *"((?:[^"\\]|\\.)*)"')), $first(body, '"type" *: *"([A-Z]+)"'),
          at, accepted_at, kafka_partition, kafka_offset,
          CASE WHEN cause = 'deleted' THEN 0 ELSE CAST($first(body, '"consumers" *: *([0-9]+)') AS BIGINT) END,
-         CAST($first(body, '"topicCreatedAt" *: *([0-9]+)') AS BIGINT)
+         CAST($first(body, '"topicCreatedAt" *: *([0-9]+)') AS BIGINT), sender
   FROM events
   WHERE type = 'consumer' AND in_columns IS NULL
 ), with_ends AS (
-  SELECT topic, subscription, type, said_at, at, 1 AS place, kafka_partition, kafka_offset, consumers, life FROM counted
+  SELECT topic, subscription, type, said_at, at, 1 AS place, kafka_partition, kafka_offset, consumers, life, sender
+  FROM counted
   UNION ALL
-  SELECT topic, NULL, NULL, ended_at, known_from, 0, kafka_partition, kafka_offset, NULL, life FROM topic_ends
+  SELECT topic, NULL, NULL, ended_at, known_from, 0, kafka_partition, kafka_offset, NULL, life, sender
+  FROM topic_ends
 ), ranked AS (
   SELECT *,
          max(CASE WHEN place = 0 THEN said_at END) OVER before_it AS ended_before,
-         max(CASE WHEN place = 0 THEN coalesce(life, $micros(said_at) / 1000) END) OVER before_it AS life_before
+         max(CASE WHEN place = 0 THEN coalesce(life, $micros(said_at) / 1000) END) OVER before_it AS life_before,
+         max(sender) OVER before_it AS sender_before
   FROM with_ends
   WINDOW before_it AS (PARTITION BY topic ORDER BY at, place, kafka_partition, kafka_offset
                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ), timely AS (
-  -- Without what is announced late, of an incarnation that has ended.
+  -- Without late announcements, as in `layout_spans`.
   SELECT topic, subscription, type, at, kafka_partition, kafka_offset, consumers
   FROM ranked
-  WHERE place = 1
+  WHERE place = 1 AND coalesce(sender >= sender_before, true)
     AND CASE WHEN life IS NULL THEN coalesce(said_at > ended_before, true) ELSE coalesce(life > life_before, true) END
 ), names AS (
   SELECT topic, subscription FROM timely GROUP BY topic, subscription

@@ -1,5 +1,5 @@
 -- Layouts of topics without their text, each from the batch that took it in to the next: as the job knew them.
--- version: 2
+-- version: 3
 -- topic string: The topic.
 -- life bigint: Incarnation of the topic, greater at each creation after a deletion: when it began, milliseconds since 1970; where that was not announced, when the one before was deleted (0: none was).
 -- epoch bigint: Epoch of the layout.
@@ -14,7 +14,7 @@
 -- begun_from timestamp: Loads that were taken in before are of an earlier incarnation; null: there was none.
 WITH announced AS (
   SELECT subject AS topic, cause, at, accepted_at, kafka_partition, kafka_offset, epoch, life, decision_id,
-         active_segments, 0 AS ends
+         active_segments, 0 AS ends, sender
   FROM events
   WHERE type = 'layout' AND cause <> 'deleted' AND in_columns IS NOT NULL
   UNION ALL
@@ -22,11 +22,11 @@ WITH announced AS (
          CAST($first(body, '"epoch" *: *([0-9]+)') AS BIGINT),
          CAST($first(body, '"topicCreatedAt" *: *([0-9]+)') AS BIGINT),
          $first(body, '"decisionId" *: *"([^"]+)"'),
-         CAST($count(body, '"state" *: *"ACTIVE"') AS BIGINT), 0
+         CAST($count(body, '"state" *: *"ACTIVE"') AS BIGINT), 0, sender
   FROM events
   WHERE type = 'layout' AND cause <> 'deleted' AND in_columns IS NULL
   UNION ALL
-  SELECT topic, 'deleted', ended_at, known_from, kafka_partition, kafka_offset, NULL, life, NULL, NULL, 1
+  SELECT topic, 'deleted', ended_at, known_from, kafka_partition, kafka_offset, NULL, life, NULL, NULL, 1, sender
   FROM topic_ends
 ), ranked AS (
   SELECT *,
@@ -34,22 +34,24 @@ WITH announced AS (
          max(CASE WHEN ends = 1 THEN accepted_at END) OVER before_it AS ended_from,
          max(CASE WHEN ends = 1 THEN coalesce(life, $micros(at) / 1000) END) OVER before_it AS life_before,
          max(CASE WHEN ends = 0 THEN life END) OVER before_it AS life_known,
+         max(sender) OVER before_it AS sender_before,
          sum(ends) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
                          ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) - ends AS ends_before
   FROM announced
   WINDOW before_it AS (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ), timely AS (
-  -- Without what is announced late, of an incarnation that has ended.
+  -- Without late announcements: of an incarnation that has ended, or of a process that another one has replaced.
   SELECT *,
          max(CASE WHEN ends = 0 THEN life END) OVER (
            PARTITION BY topic, ends_before ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS life_of_this
   FROM ranked
   WHERE ends = 1
-     OR CASE WHEN life IS NULL
-             THEN coalesce(at >= ended_before, true) AND coalesce($micros(at) / 1000 >= life_known, true)
-             ELSE coalesce(life > life_before, true) AND coalesce(life >= life_known, true) END
+     OR coalesce(sender >= sender_before, true)
+        AND CASE WHEN life IS NULL
+                 THEN coalesce(at >= ended_before, true) AND coalesce($micros(at) / 1000 >= life_known, true)
+                 ELSE coalesce(life > life_before, true) AND coalesce(life >= life_known, true) END
 ), numbered AS (
   -- An incarnation may follow another whose end nobody has announced.
   SELECT *,
