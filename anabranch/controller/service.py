@@ -104,11 +104,14 @@ class ScalableTopicService:
             if not isinstance(self._segments, NoSegments):
                 segments = self._segments.of_layout(layout)
                 if adoption is not None:
-                    adoption.check(topic, layout, segments)
+                    adoption.check(topic, layout, segments, self._store)
                 # If this is killed or refused after this point, the next leader removes the segments.
                 with self._store.write(term) as transaction:
                     transaction.begin_creation(topic, metadata)
                 self._operations.mark_unsettled(topic)
+                if adoption is not None:
+                    # Again, as others see it now: of two at the same moment, one at most succeeds.
+                    adoption.check_unclaimed(topic, self._store)
                 for segment in layout.active:
                     hash_range = HashRange(start=segment.start, end=segment.end)
                     segments.create(topic, segment.segment_id, hash_range, subscriptions)

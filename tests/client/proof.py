@@ -18,8 +18,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ import httpx
 
 from anabranch.local.broker import EmbeddedBroker, free_ports
 from anabranch.local.setup import ensure_jars
+from runtime.java_home import SetupError
 from schemas.settings.root import load_settings
 from tests.client.proof_check import KINDS, Verdict, check, read_lines
 from tests.client.scalable_topic import ScalableTopic
@@ -55,6 +57,8 @@ class Proof:
         self.lives: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         """Splits, merges and disturbances so far."""
+        self.faults: list[str] = []
+        """Phases that did not end as they should."""
         self.names = {
             "producer": ["p0", "p1", "p2"],
             **{kind: [f"{kind}-{n}" for n in range(consumers)] for kind in KINDS},
@@ -85,6 +89,15 @@ class Proof:
     def record(self, kind: str, name: str) -> Path:
         """Return the file of a process's record; its lives share it."""
         return self.folder / f"{kind}.{name}.jsonl"
+
+    def attempt(self, phase: str, run: Callable[[], object]) -> None:
+        """Run a phase; one that fails is a fault of the whole, which goes on to its verdict."""
+        began = time.monotonic()
+        try:
+            run()
+        except (AssertionError, OSError, SetupError, httpx.HTTPError, subprocess.TimeoutExpired) as error:
+            self.faults.append(f"{phase}, after {time.monotonic() - began:.0f} s: {error!r}"[:1_000])
+        print(f"{phase}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
 
     def disturb(self, party: str) -> None:
         """Kill a party and start it again; `stall`: stop a consumer for a while."""
@@ -118,13 +131,15 @@ class Proof:
             self.done["refused"] += 1
 
     def verdict(self) -> Verdict:
-        """Judge the records."""
-        return check(
+        """Judge the records, and how the phases ended."""
+        verdict = check(
             {
                 kind: [read_lines(file) for name in names if (file := self.record(kind, name)).exists()]
                 for kind, names in self.names.items()
             }
         )
+        verdict.faults[:0] = self.faults
+        return verdict
 
     def end(self, kind: str) -> None:
         """End the processes of a kind cleanly."""
@@ -189,14 +204,15 @@ def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) 
     try:
         for party in parties:
             time.sleep(seconds / len(parties))
-            proof.disturb(party)
+            proof.attempt(party, partial(proof.disturb, party))
     finally:
         over.set()
         changing.join()
-    proof.end("producer")
-    until = time.monotonic() + READ_SECONDS
-    while (verdict := proof.verdict()).lost.total() and not verdict.faults and time.monotonic() < until:
+    proof.attempt("flush", partial(proof.end, "producer"))
+    began = time.monotonic()
+    while (verdict := proof.verdict()).lost.total() and not verdict.faults and time.monotonic() < began + READ_SECONDS:
         time.sleep(1)
+    print(f"read what was left: {time.monotonic() - began:.1f} s", file=sys.stderr)
     return verdict
 
 

@@ -304,6 +304,17 @@ def test_controller_refuses_open_and_missing_topics(plain: PlainTopic) -> None:
     assert plain.controller.client.get(plain.scalable.path).status_code == 404
 
 
+def test_second_adoption_is_refused_until_deletion(plain: PlainTopic) -> None:
+    assert plain.adopt().exit_code == 0
+    first, plain.topic = plain.topic, f"{plain.topic}-again"
+    refused = plain.adopt()
+    assert refused.exit_code != 0
+    assert f"{first} has adopted {plain.name}" in refused.output
+    assert plain.controller.client.get(plain.scalable.path).status_code == 404
+    ScalableTopic(first, plain.controller.client, plain.bootstrap).delete()
+    assert plain.adopt().exit_code == 0
+
+
 def test_missing_or_foreign_topics_are_refused(plain: PlainTopic) -> None:
     plain.name = "no-such-topic"
     assert "no-such-topic is not in Kafka" in plain.adopt().stderr

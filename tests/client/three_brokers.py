@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from anabranch.local.broker import EmbeddedBroker, free_ports, new_cluster_id
+from runtime.java_home import SetupError
 from tests.harness.chaos.nodes import Link
 
 BROKERS, CUT_SECONDS = 3, 3.0
@@ -28,6 +29,10 @@ min.insync.replicas=2
 offsets.topic.replication.factor=3
 transaction.state.log.replication.factor=3
 transaction.state.log.min.isr=2
+# Three of them share a machine: a slow one must not lose its leaderships, nor the quorum its leader.
+broker.session.timeout.ms=9000
+controller.quorum.fetch.timeout.ms=8000
+controller.quorum.election.timeout.ms=4000
 """
 
 
@@ -37,7 +42,7 @@ class ClusterBroker(EmbeddedBroker):
     START_SECONDS = 240.0
 
     def __init__(self, folder: Path, jars: Path, id: int) -> None:
-        super().__init__(folder, jars)
+        super().__init__(folder, jars, heap="512m")
         self.id = id
         (self.internal,) = free_ports(1)
         self.link = Link(self.bootstrap)
@@ -97,9 +102,16 @@ class ThreeBrokers:
         self._dead[0].kill()
 
     def start(self) -> None:
-        """Start the one that was killed, and wait until it serves."""
+        """Start the one that was killed, and wait until it serves. Raises `SetupError` for others that have ended."""
         for broker in self._dead:
-            broker.start()
+            broker.launch()
+        ended = [broker for broker in self._brokers if broker.process and broker.process.poll() is not None]
+        for broker in ended:
+            broker.launch()
+        for broker in (*self._dead, *ended):
+            broker.wait_until_serving()
+        if ended:
+            raise SetupError(f"brokers ended by themselves: {', '.join(str(broker.log) for broker in ended)}")
 
     def cut(self) -> None:
         """Lose what clients and the Anabranch controller send for a while, then close their connections."""

@@ -116,6 +116,15 @@ class LayoutReader:
             nodes = self._nodes.get_all([store_paths.topic_path(topic) for topic in some])
             yield from ((topic, node.value) for topic, node in zip(some, nodes, strict=True) if node and node.value)
 
+    def layouts_and_creations(self) -> Iterator[tuple[str, bytes]]:
+        """Yield all topics with their layout records as JSON, and those of topics that are being created."""
+        topics = self.all_topics()
+        yield from self.layouts(topics)
+        for start in range(0, len(topics), _MAX_READS):
+            some = topics[start : start + _MAX_READS]
+            nodes = self._nodes.get_all([store_paths.creation_path(topic) for topic in some])
+            yield from ((topic, node.value) for topic, node in zip(some, nodes, strict=True) if node)
+
     def subscriptions(self, topic: str) -> list[StoredSubscription]:
         """Return the subscriptions of a topic with the number of their sessions, sorted by name."""
         names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))

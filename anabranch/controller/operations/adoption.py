@@ -14,12 +14,14 @@ from typing import Annotated
 from msgspec.structs import replace as replace_segment
 from pydantic import Field, ValidationError
 
-from anabranch.controller.errors import PreconditionFailed
+from anabranch.controller.errors import Conflict, PreconditionFailed
+from anabranch.controller.layouts.reader import LayoutReader
 from anabranch.controller.segments.base import SegmentStore
-from anabranch.controller.segments.kafka_names import KafkaPartition, adopted_name
+from anabranch.controller.segments.kafka_names import KafkaPartition, adopted_name, adopted_partition
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import Segment, SegmentState, segment_topic
 from schemas.base import Name, Wire
+from schemas.metadata import ScalableTopicMetadata
 
 MAX_PARTITIONS = 1_000
 MAX_EDGES = 10_000
@@ -84,8 +86,23 @@ class Adoption(Wire):
             segments[id] = replace_segment(segment, segment_id=id, parent_ids=tuple(ids))
         return replace(layout, next_segment_id=len(segments), segments=MappingProxyType(segments))
 
-    def check(self, topic: str, layout: SegmentLayout, store: SegmentStore) -> None:
-        """Raise `PreconditionFailed` for a partition that takes messages, `SegmentNotFound` for one that is missing."""
+    def check_unclaimed(self, topic: str, layouts: LayoutReader) -> None:
+        """Raise `Conflict` if another scalable topic has partitions of the Kafka topic."""
+        for other, record in layouts.synced().layouts_and_creations():
+            # Cheap for the many topics that have adopted nothing.
+            if other == topic or f"kafka://{self.kafka_topic}/".encode() not in record:
+                continue
+            segments = ScalableTopicMetadata.model_validate_json(record).segments.values()
+            partitions = (adopted_partition(segment.legacy_topic_name) for segment in segments)
+            if any(partition and partition.topic == self.kafka_topic for partition in partitions):
+                raise Conflict(f"{other} has adopted {self.kafka_topic}: use it, or delete it first")
+
+    def check(self, topic: str, layout: SegmentLayout, store: SegmentStore, layouts: LayoutReader) -> None:
+        """Raise `PreconditionFailed` for a partition that takes messages, `SegmentNotFound` for one that is missing.
+
+        Raises `Conflict` if another scalable topic has them.
+        """
+        self.check_unclaimed(topic, layouts)
         for id in range(self.partitions):
             if not store.is_terminated(segment_topic(topic, layout.segments[id])):
                 raise PreconditionFailed(f"{layout.segments[id].legacy_topic_name} takes messages: seal it first")
