@@ -24,9 +24,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from typing import TypeAlias
 
 from anabranch_client.errors import AnabranchError, DeliveryError
-from anabranch_client.layout import Layout, LayoutSegment
+from anabranch_client.layout import MAX_CACHED_HASHES, MAX_CACHED_KEY_BYTES, KeyHashes, Layout, LayoutSegment
 from anabranch_client.messages import PendingMessage
 
 
@@ -61,6 +62,9 @@ class Lane:
         return (self.layout.created_at_ms or 0, self.segment.id)
 
 
+Route: TypeAlias = "tuple[bytes | None, int | None, Lane | None]"
+
+
 class Lanes:
     """All lanes of a producer; its owner serializes the calls."""
 
@@ -83,8 +87,24 @@ class Lanes:
         """Lanes that are not open, oldest first."""
         self.resent = 0
         """Number of messages that were sent again after a segment had refused them."""
+        self._hashes = KeyHashes()
+        self.routes: dict[str | bytes | None, Route] = {}
+        """Routes of keys; empty while a lane is blocked."""
         self.layout = layout
         self._use(layout)
+
+    def find_route(self, key: str | bytes | None) -> Route:
+        """Return a key as bytes, its hash, and the open lane that takes its messages; without one, use `submit`."""
+        if key is None:
+            return None, None, None
+        encoded = key.encode() if isinstance(key, str) else key
+        hash = self._hashes[encoded]
+        if self.blocked or len(encoded) > MAX_CACHED_KEY_BYTES:
+            return encoded, hash, None
+        if len(self.routes) >= MAX_CACHED_HASHES:
+            self.routes.clear()
+        route = self.routes[key] = encoded, hash, self._lane_of(hash)
+        return route
 
     def follow(self, layout: Layout) -> None:
         """Continue with a newer layout."""
@@ -93,12 +113,7 @@ class Lanes:
 
     def submit(self, record: PendingMessage) -> None:
         """Send a message, or let it wait behind earlier ones of its key."""
-        hash = record.hash
-        if hash is None or self.blocked:
-            lane = self._lane_of(hash)
-        else:
-            lane = self._active[bisect_right(self._starts, hash) - 1]
-        record.lane = lane
+        lane = record.lane = self._lane_of(record.hash)
         if lane.state is _OPEN:
             lane.in_flight += 1
             try:
@@ -209,9 +224,11 @@ class Lanes:
             self._lanes[segment.kafka_topic] = lane
             self._active.append(lane)
         self._starts = [lane.segment.start for lane in self._active]
+        self.routes.clear()
 
     def _block(self, lane: Lane, state: LaneState) -> None:
         lane.state = state
+        self.routes.clear()
         self.blocked.append(lane)
         self.blocked.sort(key=lambda lane: lane.age)
 

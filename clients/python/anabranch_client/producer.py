@@ -20,15 +20,14 @@ from anabranch_client.config import PRODUCER_OPTIONS, ProducerSettings, kafka_cl
 from anabranch_client.controller import Controller
 from anabranch_client.errors import (
     ClientClosed,
-    DeliveryError,
     QueueFull,
     TopicRemoved,
     delivery_error,
     discarded_error,
     successor_timeout,
 )
-from anabranch_client.lanes import Lane, Lanes, LaneState
-from anabranch_client.layout import KeyHashes, LayoutSegment
+from anabranch_client.lanes import Lanes, LaneState
+from anabranch_client.layout import LayoutSegment
 from anabranch_client.messages import Headers, OnDelivery, PendingMessage, copied_headers, size_of_headers
 from anabranch_client.names import PARTITION
 from anabranch_client.probe import GONE, REFUSALS, SealProbe
@@ -67,7 +66,6 @@ class Producer:
         """Messages that librdkafka has reported."""
         self._lanes = Lanes(layout, self._send, self._reports.fail_message)
         self._numbers = 0
-        self._hashes = KeyHashes()
         self._probe = SealProbe(self._settings.kafka, self._lanes, self._lock)
         self._timeouts_at = 0.0
         self._is_closed = False
@@ -86,36 +84,43 @@ class Producer:
         If Ctrl-C interrupts it, the message may have been accepted; then its report follows.
         """
         # Called for every message, so nothing is done here that the usual one does not need.
-        key = key.encode() if isinstance(key, str) else key
         value = value.encode() if isinstance(value, str) else value
-        size = OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
-        options = None
+        size, options = OVERHEAD_BYTES + (len(value) if value else 0), None
         if headers or timestamp:
             size += size_of_headers(headers)
             options = {"timestamp": timestamp, "headers": copied_headers(headers)}
-        reports, settings = self._reports, self._settings
+        reports, settings, lanes = self._reports, self._settings, self._lanes
         with self._lock:
-            if self._is_closed or self._watch.layout is not self._lanes.layout:
+            if self._is_closed or self._watch.layout is not lanes.layout:
                 self._check_open()
+            record = PendingMessage()
+            record.key, record.hash, lane = lanes.routes.get(key) or lanes.find_route(key)
+            size += len(record.key) if record.key else 0
             count = reports.count
             if count >= settings.max_messages or (count and reports.bytes + size > settings.max_bytes):
                 raise QueueFull(
                     f"{count} messages ({reports.bytes} bytes) of {self.topic} wait for their reports: call poll"
                 )
-            record = PendingMessage()
-            record.key, record.value = key, value
-            record.options, record.on_delivery = options, on_delivery
-            record.hash = None if key is None else self._hashes[key]
+            record.value, record.options, record.on_delivery = value, options, on_delivery
             record.size = size
             record.number = number = self._numbers
             record.deadline = time.monotonic() + settings.timeout_seconds
             record.outcomes = self._outcomes
-            record.is_accepted = False
             self._numbers = number + 1
             reports.count += 1
             reports.bytes += size
+            if lane is not None and options is None:
+                record.lane, record.is_accepted = lane, True
+                lane.in_flight += 1
+                try:
+                    self._kafka.produce(lane.segment.kafka_topic, value, record.key, PARTITION, record)
+                    return
+                except Exception:
+                    # Refused: `submit` tries again, and knows what that means.
+                    lane.in_flight -= 1
+            record.is_accepted = False
             try:
-                self._lanes.submit(record)
+                lanes.submit(record)
             except BaseException:
                 if not record.is_accepted:
                     reports.count -= 1
@@ -242,19 +247,17 @@ class Producer:
         if now > self._timeouts_at:
             # Not in every call: it looks at all waiting messages.
             self._timeouts_at = now + TICK_SECONDS
-            self._lanes.give_up(lambda record: record.deadline < now, self._timeout_error)
-
-    def _timeout_error(self, lane: Lane) -> DeliveryError:
-        return successor_timeout(self.topic, lane.segment.id, self._watch.error)
+            self._lanes.give_up(
+                lambda record: record.deadline < now,
+                lambda lane: successor_timeout(self.topic, lane.segment.id, self._watch.error),
+            )
 
     def _send(self, segment: LayoutSegment, record: PendingMessage) -> bool:
         # If a signal raises, then after `produce` has returned: nothing before it could.
         record.is_accepted = True
         try:
-            if record.options is None:
-                self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record)
-            else:
-                self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record, **record.options)
+            options = record.options or {}
+            self._kafka.produce(segment.kafka_topic, record.value, record.key, PARTITION, record, **options)
         except Exception as error:
             record.is_accepted = False
             if not isinstance(error, KafkaException):
