@@ -1,4 +1,7 @@
-"""A stream consumer as a process: prints each batch as JSON; on a line from its input it acknowledges and commits."""
+"""A stream consumer as a process: prints each batch as JSON; on a line from its input it acknowledges and commits.
+
+On the line `end` it acknowledges, and ends without closing anything.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,12 @@ def main(order: str) -> None:
                 with suppress(AssignmentLost):
                     consumer.acknowledge(newest)
         if not lines.empty():
-            lines.get()
+            line = lines.get()
             assert newest is not None
             try:
                 consumer.acknowledge(newest)
+                if line == "end\n":
+                    return
                 consumer.commit(10)
                 print('"stored"', flush=True)
             except AssignmentLost:

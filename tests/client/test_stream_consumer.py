@@ -282,3 +282,17 @@ def test_message_of_left_segment_is_not_acknowledged(tmp_path: Path, kafka_segme
             with pytest.raises(AssignmentLost):
                 consumer.acknowledge(message)
             assert receive(successor, 1) == [(message.key(), 0)]
+
+
+def test_end_of_process_stores_acknowledgements(tmp_path: Path, kafka_segments: KafkaSegments) -> None:
+    with numbered(tmp_path, kafka_segments, "exit", 1) as topic:
+        topic.write(1)
+        process, received = ConsumerProcess(topic, "a", acknowledges=False), 0
+        try:
+            for batch in process.lines():
+                if (received := received + len(batch)) == KEYS:
+                    process.send("end")
+            assert process.process.wait(60) == 0
+        finally:
+            process.kill()
+        assert topic.committed() == {0: KEYS}

@@ -15,7 +15,8 @@ acknowledgement was lost, its retry is refused, and it writes the message a seco
 
 Transactions: the marker that ends one is refused like a write, so a transaction open at sealing stays open, and readers
 of committed messages wait there forever. `terminate` therefore waits until none is open; a producer that opens them
-without a pause may still slip in between, so segments are not for transactional producers.
+without a pause may slip in between. A topic with the property `transactions=true` is sealed in two steps: first only
+markers fit, so that open transactions end and none begins. Its producers send no batch as small as a marker.
 
 Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
 unless set). Brokers for segments should set it to its maximum, 2147483647; `complaints` reports it if they do not.
@@ -79,6 +80,9 @@ _OPEN = {
     "message.timestamp.after.max.ms": "3600000",
 }
 """Configuration of an open segment: messages never expire, and no probe is accepted."""
+MARKER_BYTES = 78
+"""Size of the batch that ends a transaction."""
+_FENCED = {"max.message.bytes": str(MARKER_BYTES)}
 SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
 _MIN_OFFSETS_RETENTION_MINUTES = 525_600
 """A year."""
@@ -94,6 +98,7 @@ class KafkaSegments(SegmentStore):
         self._kafka = KafkaAdmin(kafka, timeout_seconds)
         self._positions = Positions(self._kafka)
         self._life: int | None = None
+        self._has_transactions = False
 
     def of_life(self, created_at: int | None) -> KafkaSegments:
         other = copy.copy(self)
@@ -102,6 +107,7 @@ class KafkaSegments(SegmentStore):
 
     def of_layout(self, layout: SegmentLayout) -> KafkaSegments:
         other = self.of_life(layout.created_at_ms)
+        other._has_transactions = layout.properties.get("transactions") == "true"
         adopted = {id: adopted_partition(segment.legacy_topic_name) for id, segment in layout.segments.items()}
         partitions = {id: partition for id, partition in adopted.items() if partition is not None}
         other._positions = Positions(self._kafka, layout.created_at_ms, partitions)
@@ -183,6 +189,8 @@ class KafkaSegments(SegmentStore):
             # Before the probe: a producer's metadata request could create a missing topic automatically.
             replicas = self._must_exist(segment)
             if not self._is_marked(segment):
+                if self._has_transactions:
+                    self._refuse_transactions(segment)
                 self._wait_for_transactions(segment)
                 self._kafka.again(lambda: self._kafka.change_settings(self._name(segment), SEALED))
             probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
@@ -311,6 +319,13 @@ class KafkaSegments(SegmentStore):
         """Return whether the configuration says terminated; the leader may not have applied it yet."""
         settings = self._kafka.again(lambda: self._kafka.settings(self._positions.partition_of(segment).topic))
         return is_sealed(settings)
+
+    def _refuse_transactions(self, segment: str) -> None:
+        """Return when messages of transactions are refused, and those accepted before are in the log."""
+        self._kafka.again(lambda: self._kafka.change_settings(self._name(segment), _FENCED))
+        probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION), MARKER_BYTES)
+        self._kafka.until(lambda: self._kafka.again(probe.is_refused))
+        time.sleep(SETTLE_SECONDS)
 
     def _wait_for_transactions(self, segment: str) -> None:
         end = time.monotonic() + self._kafka.timeout

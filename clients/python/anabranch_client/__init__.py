@@ -10,6 +10,7 @@ from anabranch_client.producer import Producer
 from anabranch_client.queue_consumer import QueueConsumer
 from anabranch_client.received import ReceivedMessage
 from anabranch_client.stream_consumer import StreamConsumer
+from anabranch_client.transactions import TransactionalProducer
 
 __all__ = [
     "CheckpointConsumer",
@@ -19,4 +20,5 @@ __all__ = [
     "QueueConsumer",
     "ReceivedMessage",
     "StreamConsumer",
+    "TransactionalProducer",
 ]

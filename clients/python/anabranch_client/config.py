@@ -109,7 +109,7 @@ def kafka_client(kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) 
 MAX_MESSAGES, MAX_KBYTES = 100_000, 131_072
 """Default bounds of a producer's unacknowledged messages."""
 _NOT_SUPPORTED = {
-    "transactional.id": "transactions are not built yet",
+    "transactional.id": "use TransactionalProducer",
     "on_delivery": "pass it to produce",
     "dr_cb": "pass on_delivery to produce",
 }

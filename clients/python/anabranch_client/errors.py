@@ -76,6 +76,22 @@ class MessageDiscarded(DeliveryError):
     """The producer was closed before Kafka acknowledged the message; Kafka may have stored it."""
 
 
+class TransactionAborted(AnabranchError):
+    """Nothing of the transaction counts, for instance as a segment was sealed: begin it again."""
+
+    is_retriable = True
+
+
+class TransactionUnfinished(AnabranchError):
+    """Kafka has not answered in time: call `commit_transaction` or `abort_transaction` again."""
+
+    is_retriable = True
+
+
+class ProducerFenced(AnabranchError):
+    """Another producer has taken over the transactional id, or Kafka has ended this one: close it."""
+
+
 def delivery_error(error: KafkaError) -> DeliveryError:
     """Return the typed form of an error with which Kafka or its client ended a message."""
     code, text = error.code(), error.str()

@@ -49,6 +49,8 @@ class Layout:
     segments: Mapping[int, LayoutSegment]
     leader_url: str = ""
     """Address of the controller where consumers register; empty if unknown."""
+    has_transactions: bool = False
+    """True if its segments may be written by transactional producers."""
 
     @classmethod
     def from_record(cls, topic: str, record: Any, leader_url: str = "") -> Layout:
@@ -57,7 +59,8 @@ class Layout:
         try:
             created_at_ms = record.get("createdAtMs")
             segments = {int(id): _read_segment(topic, info, created_at_ms) for id, info in record["segments"].items()}
-            layout = cls(topic, int(record["epoch"]), created_at_ms, segments, leader_url)
+            has_transactions = (record.get("properties") or {}).get("transactions") == "true"
+            layout = cls(topic, int(record["epoch"]), created_at_ms, segments, leader_url, has_transactions)
             layout._check()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise IncompatibleController(

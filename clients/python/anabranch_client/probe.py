@@ -18,6 +18,8 @@ from anabranch_client.lanes import Lanes, LaneState
 from anabranch_client.names import PARTITION
 
 _YEAR_3000_MS = 32_503_680_000_000
+_VALUE = bytes(100)
+"""More than a segment allows whose transactions are about to end: it is sealed next."""
 _OPTIONS = {
     "enable.idempotence": False,
     # A probe of a deleted segment must not create it again.
@@ -65,7 +67,9 @@ class SealProbe:
             self._producer = Producer({**self._kafka, **_OPTIONS})
         answered = partial(self._answered, kafka_topic)
         try:
-            self._producer.produce(kafka_topic, b"", partition=PARTITION, timestamp=_YEAR_3000_MS, on_delivery=answered)
+            self._producer.produce(
+                kafka_topic, _VALUE, partition=PARTITION, timestamp=_YEAR_3000_MS, on_delivery=answered
+            )
         except KafkaException as error:
             self._decide(kafka_topic, True if error.args[0].code() in GONE else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -83,6 +84,7 @@ class SegmentConsumer(ABC, Generic[Reader]):
             if self._is_closed:
                 return
             self._is_closed = True
+            atexit.unregister(self.close)
             readers = [*self._readers.values(), *self._ending]
             for reader in readers:
                 reader.release()
@@ -111,6 +113,9 @@ class SegmentConsumer(ABC, Generic[Reader]):
             raise ClientClosed("this consumer is closed; make another")
 
     def _begin(self, reader: Reader) -> Reader:
+        if not self._readers:
+            # The interpreter ends threads wherever they are, in librdkafka too, before all acknowledgements are stored.
+            atexit.register(self.close)
         self._readers[reader.segment.name] = reader
         reader.start()
         return reader
