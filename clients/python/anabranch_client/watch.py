@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from websockets.exceptions import ConnectionClosed
 
@@ -62,15 +62,6 @@ class LayoutWatch:
         with self._changed:
             self._changed.wait_for(lambda: self._is_newer(layout) or self._closing.is_set(), timeout)
             return self.layout if self._is_newer(layout) else None
-
-    def __iter__(self) -> Iterator[Layout]:
-        """Yield the newest layout whenever it changes, until `close`; epochs may be skipped."""
-        layout: Layout | None = None
-        while not self._closing.is_set():
-            newer = self.newer_than(layout, MAX_DELAY_SECONDS)
-            if newer is not None:
-                layout = newer
-                yield newer
 
     def close(self) -> None:
         """End the session; idempotent."""
