@@ -175,8 +175,8 @@ class TransactionalProducer:
 
     def _give_up(self, end: float, cause: KafkaError) -> NoReturn:
         """Abort, and raise why; a refusal is one by a sealed segment if the layout no longer has that."""
-        failure = self._failure
-        self._abort(end)
+        # After it, all reports are here.
+        failure = self._abort(end)
         if failure is None or failure[1].code() not in REFUSALS:
             raise TransactionAborted(f"Kafka has aborted the transaction, begin it again: {cause.str()}")
         if not self._is_replaced(failure[0]):
@@ -192,12 +192,14 @@ class TransactionalProducer:
             self._watch.newer_than(layout, left)
         return True
 
-    def _abort(self, end: float) -> None:
+    def _abort(self, end: float) -> tuple[str, KafkaError] | None:
+        """Abort the transaction; return its failure."""
         try:
             self._finish(self._kafka.abort_transaction, end)
         except KafkaException as error:
             raise _fenced(error.args[0]) from error
-        self._layout = self._failure = None
+        failure, self._layout, self._failure = self._failure, None, None
+        return failure
 
     def _finish(self, call: Callable[[float], object], end: float) -> None:
         """Repeat a call of Kafka's client until it is done. Raises what has another cause than time."""
