@@ -167,15 +167,14 @@ def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: La
             return _superseded(operation, segments, stored.layout)
         if _added(stored.layout, after) != operation.children:
             return _planned_again(operation, segments, stored.layout, after)
-    store = segments.of_layout(stored.layout)
     for descriptor, parent in zip(operation.segments, operation.parent_topics, strict=True):
         try:
-            store.terminate(parent)
+            segments.terminate(parent)
         except SegmentNotFound:
             # An active segment whose topic was never created or is lost: create it empty, so that it can be terminated.
             layouts.read(operation.topic)
             _create(operation, descriptor, segments)
-            store.terminate(parent)
+            segments.terminate(parent)
     return _next(operation)
 
 

@@ -209,8 +209,9 @@ class OperationRunner:
         layouts = StoredLayouts(self._store, term, self._now_ms)
         stored = layouts.read(term.topic)
         life = stored.layout.created_at_ms if stored else None
+        segments = self._segments.of_layout(stored.layout) if stored else self._segments.of_life(None)
         try:
-            return resume(operation, self._segments.of_life(life), layouts, lambda after: self.save(term, after))
+            return resume(operation, segments, layouts, lambda after: self.save(term, after))
         except (ControllerError, StoreError):
             # Another node may lead by now, and may have deleted the topic before this one created the last child.
             self._perhaps_left.append((term.topic, life, operation.child_topics))
