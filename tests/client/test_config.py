@@ -32,7 +32,7 @@ def test_kafka_settings_pass_through_unchanged() -> None:
         ({**KAFKA, **URL, "anabranch.controller.token": "x", "anabranch.controller.token.file": "y"}, "exclude"),
         ({**KAFKA, **URL, "acks": "1"}, "acks must be all"),
         ({**KAFKA, **URL, "enable.idempotence": False}, "enable.idempotence must be true"),
-        ({**KAFKA, **URL, "transactional.id": "x"}, "transactions are not built yet"),
+        ({**KAFKA, **URL, "transactional.id": "x"}, "use TransactionalProducer"),
         ({**KAFKA, **URL, "message.timeout.ms": "soon"}, "no whole number"),
     ],
 )
