@@ -1,6 +1,6 @@
 """A stream consumer as a process: prints each batch as JSON; on a line from its input it acknowledges and commits.
 
-On the line `end` it acknowledges, and ends without closing anything.
+On the line `end` it acknowledges, and ends with its input, without closing the consumer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def main(order: str) -> None:
     """Run until killed."""
     asked = json.loads(order)
     lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=lambda: [lines.put(line) for line in sys.stdin], daemon=True).start()
+    listening = threading.Thread(target=lambda: [lines.put(line) for line in sys.stdin], daemon=True)
+    listening.start()
     consumer = StreamConsumer(asked["config"], asked["topic"], "s", asked["name"])
     newest: ReceivedMessage | None = None
     while True:
@@ -37,6 +38,7 @@ def main(order: str) -> None:
             try:
                 consumer.acknowledge(newest)
                 if line == "end\n":
+                    listening.join()
                     return
                 consumer.commit(10)
                 print('"stored"', flush=True)

@@ -182,6 +182,11 @@ class ConsumerProcess:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
+    def end(self) -> None:
+        self.send("end")
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 

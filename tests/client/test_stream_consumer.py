@@ -291,7 +291,7 @@ def test_end_of_process_stores_acknowledgements(tmp_path: Path, kafka_segments: 
         try:
             for batch in process.lines():
                 if (received := received + len(batch)) == KEYS:
-                    process.send("end")
+                    process.end()
             assert process.process.wait(60) == 0
         finally:
             process.kill()
