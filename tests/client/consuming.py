@@ -162,8 +162,10 @@ def reading(consumer: StreamConsumer, checker: Checker) -> Iterator[None]:
 class ConsumerProcess:
     """A stream consumer in a process of its own: it prints what it receives, and obeys the lines that it is sent."""
 
-    def __init__(self, topic: NumberedTopic, name: str, acknowledges: bool) -> None:
-        order = {"config": topic.config, "topic": topic.topic, "name": name, "acknowledges": acknowledges}
+    def __init__(self, topic: NumberedTopic, name: str, acknowledges: bool, **kafka: str) -> None:
+        """`kafka`: settings of the client, with `_` for a dot."""
+        config = topic.config | {setting.replace("_", "."): value for setting, value in kafka.items()}
+        order = {"config": config, "topic": topic.topic, "name": name, "acknowledges": acknowledges}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.client.consumer_process", json.dumps(order)],
             stdin=subprocess.PIPE,

@@ -287,7 +287,8 @@ def test_message_of_left_segment_is_not_acknowledged(tmp_path: Path, kafka_segme
 def test_end_of_process_stores_acknowledgements(tmp_path: Path, kafka_segments: KafkaSegments) -> None:
     with numbered(tmp_path, kafka_segments, "exit", 1) as topic:
         topic.write(1)
-        process, received = ConsumerProcess(topic, "a", acknowledges=False), 0
+        # A busy machine does not end such a session.
+        process, received = ConsumerProcess(topic, "a", acknowledges=False, session_timeout_ms="120000"), 0
         try:
             for batch in process.lines():
                 if (received := received + len(batch)) == KEYS:
