@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from anabranch.controller.segments import kafka_adoption
 from anabranch.controller.segments.base import SegmentStoreError
 from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_admin import KafkaAdmin
 from anabranch.controller.segments.kafka_adoption import TopicAdoption
 from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.sessions import draining
@@ -194,8 +195,9 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, run_step)
 
-    for name in ("inspect", "seal", "_change", "_read_settings", "_read_offsets", "_read_groups"):
+    for name in ("inspect", "seal", "_read_settings", "_read_offsets", "_read_groups"):
         mortal(TopicAdoption, name)
+    mortal(KafkaAdmin, "change_settings")
     for name in ("create", "set_position"):
         mortal(KafkaSegments, name)
     mortal(ScalableTopicService, "create_topic")
@@ -227,7 +229,7 @@ def test_probes_of_an_open_topic_become_no_messages(
     plain = PlainTopic(broker.bootstrap, controller, **setting)
     with monkeypatch.context() as late:
         # The leaders have not applied the new settings.
-        late.setattr(TopicAdoption, "_change", lambda *_: None)
+        late.setattr(KafkaAdmin, "change_settings", lambda *_: None)
         with pytest.raises(SegmentStoreError):
             TopicAdoption(broker.connection, plain.name, timeout_seconds=2).seal(PARTITIONS)
     assert plain.adopt().exit_code == 0
