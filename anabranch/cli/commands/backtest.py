@@ -171,6 +171,7 @@ def opened_history(
 ) -> Iterator[History]:
     """The history of the settings' lake, with its loads in a temporary folder."""
     from anabranch.simulation.backtest.reading import NoHistory, open_history
+    from anabranch.simulation.workers import WorkerLost
     from streaming.job.policy import configured_policy, stored_policy
 
     if since is not None and until is not None and since >= until:
@@ -180,7 +181,7 @@ def opened_history(
     settings = context.settings
     configured = stored_policy(configured_policy(settings))
     with (
-        reading_lake(settings.lake_path, NoHistory),
+        reading_lake(settings.lake_path, NoHistory, WorkerLost),
         TemporaryDirectory(prefix="anabranch-backtest-", dir=scratch) as folder,
     ):
         yield open_history(

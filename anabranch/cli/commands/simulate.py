@@ -7,6 +7,8 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +35,16 @@ _OF_BUNDLES = {"shapes": "--shape", "settings": "--set", "seeds": "--seeds"}
 _INTERRUPTED = 130
 _MUCH = 50_000
 """Topic-hours from which on more processes are worth their start."""
+
+
+@contextmanager
+def _needing_workers() -> Iterator[None]:
+    from anabranch.simulation.workers import WorkerLost
+
+    try:
+        yield
+    except WorkerLost as error:
+        raise click.ClickException(f"{error} Fewer topics need less: --topics, --processes") from error
 
 
 @click.command("simulate")
@@ -103,6 +115,7 @@ _MUCH = 50_000
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many, from --seed on.")
 @report_options
 @click.pass_obj
+@_needing_workers()
 def simulate_command(
     context: Context,
     family: str,

@@ -72,8 +72,8 @@ def suggest_command(
     from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows
     from anabranch.simulation.backtest.suggesting import split_in_time, suggest
     from anabranch.simulation.backtest.trying import open_trials
-    from anabranch.simulation.backtest.workers import WorkerLost
     from anabranch.simulation.pages import table_text
+    from anabranch.simulation.workers import WorkerLost
 
     check_report(output, file)
     matching = 0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from functools import partial
 
 import numpy as np
 
@@ -30,12 +30,14 @@ from anabranch.simulation.backtest.assumptions import (
 from anabranch.simulation.backtest.comparison import Agreement, agreement
 from anabranch.simulation.backtest.demand import Wanted, wanted_of
 from anabranch.simulation.backtest.incarnations import Life, RecordedAction, actions_of, lives_of
+from anabranch.simulation.backtest.loads import Progress
 from anabranch.simulation.backtest.reading import UNKNOWN_GATES, History, TopicHistory
 from anabranch.simulation.backtest.source import RecordedSource, RecordedTopic
 from anabranch.simulation.shadow.sides import parts_of
 from anabranch.simulation.topics.outcome import REVERSAL_MS, Outcome
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.timeline import Ints
+from anabranch.simulation.workers import in_processes
 from decisions.autoscale.columns import MERGE, REBUCKET, SPLIT
 from decisions.autoscale.policy import Policy, resolve_policy
 from decisions.autoscale.snapshot import sharing_consumers, unshared_consumers
@@ -102,7 +104,6 @@ class Backtest:
         return sum(topic.hours for topic in self.topics)
 
 
-Progress = Callable[[str, float], None]
 Part = tuple[list[TopicResult], dict[str, list[tuple[int, int, int]]]]
 
 
@@ -113,10 +114,12 @@ def backtest(
     progress: Progress = lambda *_: None,
     parts: Iterable[Part] | None = None,
 ) -> Backtest:
-    """Backtest every policy and the one that ran, or combine other workers' `parts`. Raises as Delta."""
+    """Backtest every policy and the one that ran, or combine `parts`. Raises as Delta, or `WorkerLost`."""
     results = Backtest()
-    work = [(history, number, dict(policies)) for number in range(len(history.parts))]
-    for number, (topics, series) in enumerate(parts if parts is not None else _done(work, processes), 1):
+    count = len(history.parts)
+    if parts is None:
+        parts = in_processes(partial(backtest_part, history, policies=dict(policies)), range(count), processes)
+    for number, (topics, series) in enumerate(parts, 1):
         results.topics += topics
         for name, points in series.items():
             by_hour = {instant: (segments, over) for instant, segments, over in results.series.get(name, [])}
@@ -124,20 +127,8 @@ def backtest(
                 before = by_hour.get(instant, (0, 0))
                 by_hour[instant] = before[0] + segments, before[1] + over
             results.series[name] = [(instant, *by_hour[instant]) for instant in sorted(by_hour)]
-        progress(f"{len(results.topics):,} of {history.topics:,} topics", number / len(work))
+        progress(f"{len(results.topics):,} of {history.topics:,} topics", number / count)
     return results
-
-
-def _done(work: Sequence[tuple[History, int, dict[str, ConfiguredPolicy]]], processes: int) -> Iterable[Part]:
-    if processes == 1 or len(work) == 1:
-        yield from map(_part, work)
-        return
-    with get_context("spawn").Pool(min(processes, len(work))) as pool:
-        yield from pool.imap(_part, work)
-
-
-def _part(work: tuple[History, int, dict[str, ConfiguredPolicy]]) -> Part:
-    return backtest_part(*work)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from anabranch.simulation.backtest.assumptions import Guessed, together
 from anabranch.simulation.backtest.reading import History
 from anabranch.simulation.backtest.running import Prepared, counts_on_record, guessed_of, prepared_part, simulated
-from anabranch.simulation.backtest.workers import Worker
+from anabranch.simulation.workers import Worker
 from engine.autoscale.topics import ConfiguredPolicy
 
 SAMPLE = 24

@@ -6,9 +6,7 @@ so that memory holds a window of a few hundred rows.
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +18,7 @@ from anabranch.simulation.topics.tally import Tally
 from anabranch.simulation.topics.timeline import Source
 from anabranch.simulation.topics.waits import Limits
 from anabranch.simulation.topics.window import Subscriptions, WindowColumns
+from anabranch.simulation.workers import in_processes
 from decisions.autoscale.policy import Policy, resolve_policy
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
@@ -65,7 +64,7 @@ def simulate(
     `counted_from`, which is where a window of the source begins, is in `Outcome.actions` and `Outcome.series` only.
     Topics go in chunks, each through all windows of its time; `processes` share the chunks. `KeyboardInterrupt` ends
     the run with the topics that are done (see `Outcome.topics`), and passes through when there is none yet. Raises
-    `ValueError` for a demand without topics, or an invalid timeline.
+    `ValueError` for a demand without topics, or an invalid timeline, and `WorkerLost`.
     """
     if not (count := len(source.topics)):
         raise ValueError("there is no topic in the demand")
@@ -79,7 +78,7 @@ def simulate(
     simulate_chunk = partial(_simulate_chunk, source, list(policies.values()), yardstick, job, counted_from)
     try:
         progress(0.0, count * hours)
-        for outcomes in _shared(simulate_chunk, chunks, processes):
+        for outcomes in in_processes(simulate_chunk, chunks, processes):
             done.append(outcomes)
             progress(sum(len(part[0].topics) for part in done) * hours, count * hours)
     except KeyboardInterrupt:
@@ -91,33 +90,6 @@ def simulate(
 def delay_in_steps(delay_ms: int, step_ms: int) -> int:
     """Return the delay of actions in steps: the nearest number, and at least one."""
     return max(1, (delay_ms + step_ms // 2) // step_ms)
-
-
-def _shared(
-    simulate_chunk: Callable[[range], list[Outcome]], chunks: Sequence[range], processes: int
-) -> Iterator[list[Outcome]]:
-    """Yield the outcomes of each chunk, in their order."""
-    if processes == 1 or len(chunks) == 1:
-        yield from map(simulate_chunk, chunks)
-        return
-    # Spawned: a process that has threads, as those of Arrow are, must not be forked.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(min(processes, len(chunks)), _begin, (simulate_chunk,)) as pool:
-        yield from pool.imap(_of_process, chunks)
-
-
-def _begin(simulate_chunk: Callable[[range], list[Outcome]]) -> None:
-    """Set up a worker process: keep the function, and leave Ctrl-C to the main process."""
-    global _simulate
-    _simulate = simulate_chunk
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _of_process(indices: range) -> list[Outcome]:
-    return _simulate(indices)
-
-
-_simulate: Callable[[range], list[Outcome]]
 
 
 def _simulate_chunk(

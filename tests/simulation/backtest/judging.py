@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.backtest.running import RECORD, backtest
+from anabranch.simulation.workers import in_processes
 from engine.autoscale.topics import ConfiguredPolicy
 from tests.simulation.backtest.really import MINUTE, SLICES, Seeded, really_run
 
@@ -127,9 +127,8 @@ def main() -> None:
         "| demand | policy | " + " | ".join(f"{name}: before | predicted (real)" for name in NAMES) + " | confidence |"
     )
     print("| --- | --- |" + " ---: |" * (2 * len(NAMES) + 1))
-    with get_context("spawn").Pool(given.processes) as pool:
-        for lines in pool.imap(_judged, tasks):
-            print("\n".join(lines), flush=True)
+    for lines in in_processes(_judged, tasks, given.processes):
+        print("\n".join(lines), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from anabranch.simulation.backtest.suggesting import (
     suggest,
 )
 from anabranch.simulation.backtest.trying import SAMPLE, Share, Trials, Tried, Trouble, drawn_sample, open_trials
-from anabranch.simulation.backtest.workers import Worker, WorkerLost
 from engine.autoscale.topics import ConfiguredPolicy
 from tests.simulation.backtest.really import MINUTE, Seeded, really_run
 
@@ -246,43 +245,6 @@ def test_processes_share_topics_and_try_as_one_does(lake, tmp_path):
             results.append((trials.has_buckets(), trials.run("searched", {"today": whole.ran})))
     assert results[0] == results[1]
     assert results[0][1][0].segment_hours > 0
-
-
-class Mortal:
-    """Subject of a worker that is killed while it works."""
-
-    def name(self):
-        return "mortal"
-
-    def fail(self):
-        raise LookupError("of the worker")
-
-    def fail_unpicklably(self):
-        class Unpicklable(Exception):
-            pass
-
-        raise Unpicklable("stays in the worker")
-
-    def die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.process
-def test_worker_killed_at_work_is_an_error():
-    with Worker(Mortal) as worker:
-        worker.ask("name")
-        assert worker.answer() == "mortal"
-        worker.ask("fail")
-        with pytest.raises(LookupError, match="of the worker"):
-            worker.answer()
-        worker.ask("fail_unpicklably")
-        with pytest.raises(RuntimeError, match="stays in the worker"):
-            worker.answer()
-        worker.ask("die")
-        with pytest.raises(WorkerLost, match=f"process {worker.pid} was killed by signal 9 before its answer"):
-            worker.answer()
-        with pytest.raises(WorkerLost, match="signal 9"):
-            worker.ask("name")
 
 
 @pytest.mark.process

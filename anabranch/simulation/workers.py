@@ -1,20 +1,48 @@
 """Processes that prepare a subject once and answer requests about it; one that is killed ends the run.
 
-Stage: under `trying`. A `multiprocessing.Pool` replaces a killed worker, and waits for its answer for ever.
+A `multiprocessing.Pool` would replace a killed worker, and wait for its answer for ever.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from traceback import format_exc
-from typing import Any
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class WorkerLost(RuntimeError):
     """A worker ended without an answer; the message says how."""
+
+
+def in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
+    """Yield a function's results in the order of the items; one item or process needs no worker.
+
+    Raises what the function raises, and `WorkerLost`.
+    """
+    if processes == 1 or len(items) == 1:
+        yield from map(function, items)
+        return
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(partial, function)) for _ in range(min(processes, len(items)))]
+        waiting, asked, results = iter(enumerate(items)), dict[Worker, int](), dict[int, Result]()
+        idle = list(workers)
+        for number in range(len(items)):
+            while number not in results:
+                for worker, (index, item) in zip(idle, waiting, strict=False):
+                    worker.ask("__call__", item)
+                    asked[worker] = index
+                wait([worker.connection for worker in asked])
+                idle = [worker for worker in asked if worker.connection.poll()]
+                results |= {asked.pop(worker): worker.answer() for worker in idle}
+            yield results.pop(number)
 
 
 class Worker:
@@ -24,7 +52,8 @@ class Worker:
         """`prepare(*arguments)` makes the subject, in the worker, before its first answer."""
         # Spawned: a process that has threads, as those of Arrow are, must not be forked.
         context = get_context("spawn")
-        self._connection, of_worker = context.Pipe()
+        self.connection, of_worker = context.Pipe()
+        """Can be read once there is an answer, or the process has ended."""
         self._process = context.Process(target=_serve, args=(of_worker, prepare, arguments), daemon=True)
         self._process.start()
         of_worker.close()
@@ -35,7 +64,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.join()
-        self._connection.close()
+        self.connection.close()
 
     @property
     def pid(self) -> int | None:
@@ -45,14 +74,14 @@ class Worker:
     def ask(self, method: str, *arguments: Any) -> None:
         """Have a method of the subject called; `answer` waits for what it returns. Raises `WorkerLost`."""
         try:
-            self._connection.send((method, arguments))
+            self.connection.send((method, arguments))
         except OSError as error:
             raise self._lost() from error
 
     def answer(self) -> Any:
         """Return the answer to the last request, or raise what the method raised, or `WorkerLost`."""
         try:
-            result, error, trace = self._connection.recv()
+            result, error, trace = self.connection.recv()
         except (EOFError, OSError) as ended:
             raise self._lost() from ended
         if error is not None:
