@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.simulation.topics.bounds import fewest_halves, halving_bound
 from anabranch.simulation.topics.traces import Series
-from benchmarks.halving import grain_hours, merged_hours
+from benchmarks.halving import grain_hours, steady_hours
 
 
 def layouts_of_halves(first, last):
@@ -40,11 +40,22 @@ def test_uniform_keys_need_powers_of_two():
     assert halving_bound(hour, np.array([0.3, 0.1, 0.3, 0.3])) == pytest.approx((1.0, 60.0))
 
 
-def test_whole_pieces_and_headroom_have_their_hours():
+def test_whole_pieces_have_their_hours():
     hours = np.repeat([5.0, 8.0], 360)
     assert grain_hours(hours, 16) == pytest.approx((6 + 8, 1))
     assert grain_hours(hours, 8) == pytest.approx((8 + 8, 0))
-    # 1.9 thresholds joined to one below 90 % only: a half carries 0.95.
-    falling = np.repeat([2.1, 1.9, 1.7], 360)
-    assert merged_hours(falling, 0.9) == pytest.approx(4 + 4 + 2)
-    assert merged_hours(falling, 1.0) == pytest.approx(4 + 2 + 2)
+
+
+def test_steady_halves_bridge_short_gaps_and_last_half_an_hour():
+    minutes = 6
+    uniform = np.full(4, 0.25)
+    gap = np.repeat([1.5, 0.5, 1.5, 0.5], [minutes, 20 * minutes, 40 * minutes, 59 * minutes])
+    assert steady_hours(gap, uniform) == pytest.approx((120 + 61) / 60)
+    burst = np.repeat([0.5, 1.5, 0.5], [60 * minutes, minutes, 59 * minutes])
+    assert steady_hours(burst, uniform) == pytest.approx((120 + 30) / 60)
+    at_the_end = np.repeat([0.5, 1.5], [110 * minutes, 10 * minutes])
+    assert steady_hours(at_the_end, uniform) == pytest.approx((120 + 10) / 60)
+
+
+def test_steady_bound_has_a_segment_under_a_hot_slice():
+    assert steady_hours(np.full(360, 5.0), np.array([0.3, 0.1, 0.3, 0.3])) == pytest.approx(1.0)
