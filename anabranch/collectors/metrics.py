@@ -13,7 +13,7 @@ from schemas.settings.root import Settings
 
 
 class CollectorMetric(NamedTuple):
-    """One metric: its name, which says its unit, the field of a status that it shows, and a sentence for people."""
+    """One metric: its name with its unit, the field of a status that it shows, and a sentence."""
 
     name: str
     field: str

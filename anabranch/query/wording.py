@@ -1,4 +1,4 @@
-"""Answers as a table for people, with every evaluated gate in order; short names of recorded decisions."""
+"""Answers as a table for people, with every evaluated gate; short names of recorded decisions."""
 
 from __future__ import annotations
 

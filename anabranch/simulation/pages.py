@@ -66,7 +66,7 @@ def moment(milliseconds: int) -> datetime:
 
 
 def add_line(figure: Any, row: int, index: int, name: str, points: tuple[Sequence[Any], Sequence[float]]) -> None:
-    """Draw a line in a row of a chart; lines of an index, in all rows, share dashes and an entry of the legend."""
+    """Draw a line in a row of a chart; lines of an index share dashes and an entry of the legend."""
     from plotly.graph_objects import Scatter
 
     line = {"dash": _DASHES[index % len(_DASHES)]}

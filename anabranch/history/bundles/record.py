@@ -76,7 +76,7 @@ class Known:
 
 
 def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None) -> list[dict[str, Any]]:
-    """Return a bundle's decisions until an instant, in order. Raises `ClusterNotOnRecord` or Delta's errors."""
+    """Return a bundle's decisions until an instant. Raises `ClusterNotOnRecord` or Delta's errors."""
     columns = (
         "decision_id",
         "action",

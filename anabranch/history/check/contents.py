@@ -99,7 +99,7 @@ def _decoding_fault(source: pa.NativeFile, records: int | None) -> str | None:
 
 
 def missing_files(lake: str, table: Table, delta: DeltaTable) -> Iterator[str]:
-    """Yield a line for each file of the newest version that is missing or differs in size. Raises `OSError`."""
+    """Yield a line for each newest file that is missing or differs in size. Raises `OSError`."""
     named = pa.table(delta.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
     files = PyFileSystem(DeltaStorageHandler(table_path(lake, table)))
     rows = zip(*(column.to_pylist() for column in named.columns), strict=True)
