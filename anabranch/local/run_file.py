@@ -21,10 +21,10 @@ _PLAIN_CONTROLLER = 'certificate = ""\nkey = ""\nclient_ca = ""\n'
 def write_run_file(
     settings: Settings, bootstrap: str, port: int, page_port: int, *, pulsar: bool, shadow: bool
 ) -> Path:
-    """Write `run.toml` into `[local] folder` and return its path. The page asks job and collector at free ports."""
+    """Write `run.toml` into `[local] folder` and return its path. The page asks its parts at free ports."""
     from streaming.checkpoint.storage import checkpoint_of
 
-    ports = free_ports(2)
+    ports = free_ports(3)
     has_collector = pulsar or settings.traffic.load == "clients"
     file = settings.path(settings.local.folder) / "run.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +37,7 @@ def write_run_file(
         f"database = {_quoted(settings.path(settings.controller.database))}\n"
         f'[web]\nhost = "127.0.0.1"\nport = {page_port}\ncertificate = ""\nkey = ""\ntokens_file = ""\n'
         f'[executor]\nmode = "{"observe" if shadow else settings.executor.mode}"\n'
+        f"metrics_port = {settings.executor.metrics_port or ports[2]}\n"
         f"[stream]\nmetrics_port = {settings.stream.metrics_port or ports[0]}\n"
         f"checkpoint = {_quoted(checkpoint_of(settings))}\n"
         f"[collect]\nfolder = {_quoted(settings.path(settings.collect.folder))}\n"

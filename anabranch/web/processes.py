@@ -1,7 +1,8 @@
 """Health of the processes behind the page, by the lake and the controller's answers.
 
 The job is known by its batches, the arrival of load by the samples in them, executors by their register, the controller
-by whether it answers; the distance to Kafka's end and the collector by their own metrics.
+by whether it answers; the distance to Kafka's end and the collector by their own metrics. A job or executor that no
+longer answers is named before its silence in the lake is long enough to mean something.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import datetime
 from anabranch.history.picture import BrakesView, late_seconds
 from anabranch.history.words import age, span
 from anabranch.web.rows import PageFreshness
-from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe, RepeatedProbe
+from anabranch.web.telemetry import COLLECTOR, KAFKA, LAG, MetricsProbe, RepeatedProbe
 from lake.tail import StoredRow
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Probes:
     controller: Probe | None = None
     stream: MetricsProbe | None = None
     collector: MetricsProbe | None = None
+    executor: MetricsProbe | None = None
 
     def start(self) -> None:
         """Begin to ask."""
@@ -75,7 +77,7 @@ class Probes:
 
     @property
     def _all(self) -> list[RepeatedProbe]:
-        return [probe for probe in (self.controller, self.stream, self.collector) if probe is not None]
+        return [probe for probe in (self.controller, self.stream, self.collector, self.executor) if probe]
 
 
 NO_PROBES = Probes()
@@ -89,14 +91,20 @@ def processes(
         job = Process("job", "quiet", "nothing on record")
     elif freshness.silent_seconds is not None:
         job = Process("job", "bad", f"silent for {span(freshness.silent_seconds)}")
+    elif (lost := _lost_since(probes.stream)) is not None and lost > freshness.batch_at.timestamp():
+        job = Process("job", "bad", f"no answer for {span(now.timestamp() - lost)}")
     else:
         job = Process("job", "good", f"last batch {age(freshness.batch_at, now)} ago")
-    states = [job, _kafka(probes.stream, now), _load(batches, now), _executor(brakes)]
+    states = [job, _kafka(probes.stream, now), _load(batches, now), _executor(brakes, probes.executor, now)]
     if (probe := probes.controller) is not None and probe.words:
         is_good, since = probe.words == "answers", span(now.timestamp() - probe.changed_at)
         words = probe.words if is_good else f"{probe.words} for {since}"
         states.append(Process("controller", "good" if is_good else "bad", words))
     return [*states, _collector(probes.collector, now)]
+
+
+def _lost_since(probe: MetricsProbe | None) -> float | None:
+    return probe.lost_since() if probe is not None else None
 
 
 def _kafka(probe: MetricsProbe | None, now: datetime) -> Process:
@@ -110,6 +118,8 @@ def _kafka(probe: MetricsProbe | None, now: datetime) -> Process:
     if probe.silent_since is not None:
         silence = span(now.timestamp() - probe.silent_since)
         return Process("Kafka lag", "bad", f"unknown for {silence}, {words} before")
+    if 0 in reading.figures.get(KAFKA, ()):
+        return Process("Kafka lag", "bad", f"Kafka does not answer the job, {words} before")
     return Process("Kafka lag", "good", f"{words}, {_ago(reading.at, now)}")
 
 
@@ -142,7 +152,8 @@ def _ago(at: float, now: datetime) -> str:
     return f"{max(0.0, now.timestamp() - at):.0f} s ago"
 
 
-def _executor(brakes: BrakesView) -> Process:
+def _executor(brakes: BrakesView, probe: MetricsProbe | None, now: datetime) -> Process:
+    """State of the executors, by their register; the one of this machine also by whether it answers."""
     acting = [executor for executor in brakes.executors if executor.shards and not executor.is_silent]
     silent = [executor for executor in brakes.executors if executor.is_silent]
     if brakes.stop is not None:
@@ -151,4 +162,7 @@ def _executor(brakes: BrakesView) -> Process:
         return Process("executor", "bad", f"{len(silent)} silent" if silent else "none is at work")
     words = f"{len(acting)} at work" + (f", {len(silent)} silent" if silent else "")
     words += ", something is paused" if brakes.pauses else ""
+    if (lost := _lost_since(probe)) is not None:
+        words += f", no answer for {span(now.timestamp() - lost)}"
+        return Process("executor", "bad" if len(brakes.executors) == 1 else "warn", words)
     return Process("executor", "warn" if silent or brakes.pauses else "good", words)

@@ -17,7 +17,7 @@ from anabranch.auth.callers import Access
 from anabranch.auth.tokens import TokensError
 from anabranch.web.app import create_app
 from anabranch.web.processes import Probe, Probes
-from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe
+from anabranch.web.telemetry import COLLECTOR, EXECUTOR, STREAM, MetricsProbe
 from engine.autoscale.topics import ConfiguredPolicy
 from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
@@ -63,8 +63,9 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
             LIMITS.head_bytes,
             Probes(
                 _probe(settings),
-                _metrics(settings, settings.stream.metrics_port, (LAG,)),
+                _metrics(settings, settings.stream.metrics_port, STREAM),
                 _metrics(settings, settings.collect.metrics_port, COLLECTOR),
+                _metrics(settings, settings.executor.metrics_port, EXECUTOR),
             ),
         )
         config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS)
@@ -116,7 +117,7 @@ def _metrics(settings: Settings, port: int, names: tuple[str, ...]) -> MetricsPr
     )
 
     def scrape() -> str | None:
-        answer = transport.exchange("GET", "/metrics", headers={"Accept": "text/plain"})
+        answer = transport.exchange("GET", "/metrics", {"name[]": names}, headers={"Accept": "text/plain"})
         if not isinstance(answer, Response) or answer.status != 200:
             return None
         return answer.body.decode("utf-8", "replace")

@@ -1,6 +1,7 @@
 """Figures from the metrics of other processes: the job's lag behind Kafka, the collector's view.
 
-Stage: under the top of every page. Each process is asked in a thread of its own; what it does not say is unknown.
+Stage: under the top of every page. Each process is asked in a thread of its own, for a few metrics only, as those of a
+large fleet are megabytes; what it does not say is unknown.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 5.0
-"""Pause between two questions, unless answers take long."""
-SHARE: Final = 50
-"""Least pause, in multiples of the time that an answer took: a large fleet's metrics are megabytes."""
+"""Pause between two questions."""
 LAG: Final = "anabranch_stream_lag_records"
 """Of the job: records of a Kafka topic that it had not read when its last batch ended."""
+KAFKA: Final = "anabranch_stream_kafka_answers"
+"""Of the job: 1 while Kafka answers it, else 0."""
+STREAM: Final = (LAG, KAFKA)
+EXECUTOR: Final = ("anabranch_build_info",)
 COLLECTOR: Final = (
     "anabranch_collect_broker_up",
     "anabranch_collect_load_age_seconds",
@@ -62,13 +65,8 @@ class RepeatedProbe(ABC):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            begun = time.monotonic()
             self.ask()
-            self._stop.wait(self._pause_after(time.monotonic() - begun))
-
-    def _pause_after(self, seconds: float) -> float:
-        """Return the seconds until the next question, after one that took so long."""
-        return ASK_SECONDS
+            self._stop.wait(ASK_SECONDS)
 
 
 class MetricsProbe(RepeatedProbe):
@@ -93,9 +91,9 @@ class MetricsProbe(RepeatedProbe):
             return
         self.reading, self.silent_since = FigureReading(time.time(), read_figures(text, self._names)), None
 
-    def _pause_after(self, seconds: float) -> float:
-        """A silent process is asked as often as others, so that its return is seen. Long answers are rare."""
-        return max(ASK_SECONDS, SHARE * seconds) if self.silent_since is None else ASK_SECONDS
+    def lost_since(self) -> float | None:
+        """Return when a process that has answered before stopped to answer; None: it answers, or never did."""
+        return self.silent_since if self.reading is not None else None
 
 
 def read_figures(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:

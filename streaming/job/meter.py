@@ -33,6 +33,7 @@ from streaming.job.metrics import (
     EVALUATIONS,
     EVENTS_TAKEN,
     HOLDS_BEGUN,
+    KAFKA_ANSWERS,
     LAG,
     LAKE_FILES,
     LAST_BATCH,
@@ -93,6 +94,7 @@ class StreamMeter:
         """Topic to id and action of its last decision without an outcome."""
         self._set(TICK_INTERVAL, tick_seconds)
         self._set(LAST_EVALUATION, now)
+        self._set(KAFKA_ANSWERS, 1)
 
     def observe_batch(self, batch: WrittenBatch) -> None:
         """Record a written micro-batch; called once per batch, after its last commit."""
@@ -181,6 +183,10 @@ class StreamMeter:
         """Record the watchdog's state."""
         self._set(MISSED_TICKS, missed_ticks)
         self._set(OUTAGE, int(is_outage))
+
+    def observe_kafka(self, answers: bool) -> None:
+        """Record whether Kafka answers."""
+        self._set(KAFKA_ANSWERS, int(answers))
 
     def observe_files(self, files: Mapping[str, int]) -> None:
         """Record the number of files of each table."""

@@ -46,6 +46,12 @@ LAG = JobMetric(
     ("source",),
     "Records in the Kafka topic that the job had not read when its last batch ended.",
 )
+KAFKA_ANSWERS = JobMetric(
+    "gauge",
+    "anabranch_stream_kafka_answers",
+    (),
+    "1 while Kafka answers the job's driver, which asks it every five seconds, else 0.",
+)
 MESSAGES = JobMetric(
     "counter",
     "anabranch_stream_messages_total",

@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from lake.upkeep import Upkeep
 from runtime.telemetry.health import ProcessHealth
 from schemas.settings.root import Settings
+from streaming.job.kafka_probe import KafkaProbe
 from streaming.job.meter import StreamMeter, serve_meter
 from streaming.job.watchdog import OUTAGE_TICKS, Watchdog, report_change
 from streaming.sink.sink import WrittenBatch
@@ -28,7 +29,7 @@ class JobWatch:
 
     def __init__(self, settings: Settings, upkeep: Upkeep) -> None:
         stream, self._upkeep = settings.stream, upkeep
-        self._port, self._metrics = stream.metrics_port, settings.metrics
+        self._port, self._metrics, self._kafka = stream.metrics_port, settings.metrics, settings.kafka_connection()
         self._meter = StreamMeter(stream.tick_seconds, time.time())
         self._watchdog = Watchdog(stream.tick_seconds, OUTAGE_TICKS, time.monotonic())
         self._last_progress = -1
@@ -40,6 +41,9 @@ class JobWatch:
         if self._port:
             server = serve_meter(self._meter, self._port, self._metrics, ProcessHealth(self._stalled, self._not_ready))
             self._open.callback(server.close)
+            probe = KafkaProbe(self._kafka, self._meter.observe_kafka)
+            probe.start()
+            self._open.callback(probe.stop)
         return self
 
     def __exit__(self, *_: object) -> None:

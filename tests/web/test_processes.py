@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta, timezone
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,10 @@ from anabranch.history.picture import BrakesView, ExecutorView, late_seconds
 from anabranch.web.processes import Probe, Probes, processes
 from anabranch.web.rows import PageFreshness
 from anabranch.web.sessions import IDLE_SECONDS, BrowserSessions
-from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe
+from anabranch.web.telemetry import COLLECTOR, KAFKA, LAG, STREAM, MetricsProbe, read_figures
+from runtime.telemetry.serving import metrics_app
+from streaming.job.meter import StreamMeter
+from streaming.job.metrics import ACTIVE_SEGMENTS
 from tests.local.lake import ORDERS, START, at
 from tests.web.pages import page
 
@@ -160,10 +165,55 @@ def test_old_batch_is_a_warning(lake):
     assert "has written nothing for" in page(lake).get("/standing").text
 
 
-def test_silent_process_is_asked_at_the_usual_pace():
-    answers = ["", None]
-    probe = MetricsProbe(lambda: answers.pop(0), (LAG,))
-    probe.ask()
-    assert probe._pause_after(2.0) == 100.0
-    probe.ask()
-    assert probe._pause_after(2.0) == 5.0
+def answering(*answers):
+    """A probe that was given these answers, None for silence, and by which time."""
+    left = list(answers)
+    probe = MetricsProbe(lambda: left.pop(0), STREAM)
+    for _ in answers:
+        probe.ask()
+    return probe, datetime.now(timezone.utc)
+
+
+def test_job_without_an_answer_is_down_at_once():
+    probe, now = answering(LAG_TEXT, None)
+    state, words = states(START, now=now, late=1e9, batches=[], probes=Probes(stream=probe))["job"]
+    assert (state, words.startswith("no answer for ")) == ("bad", True)
+    later = now + timedelta(seconds=1)
+    assert states(later, now=later, probes=Probes(stream=probe))["job"] == ("good", "last batch 0 s ago")
+    back, now = answering(LAG_TEXT, None, LAG_TEXT)
+    assert states(now, now=now, probes=Probes(stream=back))["job"][0] == "good"
+
+
+def test_job_that_never_answered_is_known_by_its_batches():
+    probe, now = answering(None)
+    assert states(now, now=now, probes=Probes(stream=probe))["job"] == ("good", "last batch 0 s ago")
+
+
+def test_executor_without_an_answer_is_down_at_once():
+    probe, now = answering("", None)
+    state, words = states(now=now, probes=Probes(executor=probe))["executor"]
+    assert (state, words.startswith("1 at work, no answer for ")) == ("bad", True)
+    two = BrakesView((ACTING, ExecutorView("three", (), 1, False)))
+    assert states(now=now, brakes=two, probes=Probes(executor=probe))["executor"][0] == "warn"
+    never, now = answering(None)
+    assert states(now=now, probes=Probes(executor=never))["executor"] == ("good", "1 at work")
+
+
+def test_kafka_that_does_not_answer_the_job_is_named():
+    probe, now = answering(LAG_TEXT + "anabranch_stream_kafka_answers 0.0\n")
+    shown = states(now=now, probes=Probes(stream=probe))["Kafka lag"]
+    assert shown == ("bad", "Kafka does not answer the job, 1,234 records before")
+
+
+def test_metrics_asked_for_are_the_only_ones_sent():
+    meter = StreamMeter(60, 0)
+    series = ((f"topic://acme/shop/{number}", 2.0) for number in range(1000))
+    meter._of_topics[ACTIVE_SEGMENTS.name].set_all(series)
+
+    async def ask() -> str:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(metrics_app(meter.registry))) as client:
+            return (await client.get("http://127.0.0.1/metrics", params={"name[]": STREAM})).text
+
+    sent = asyncio.run(ask())
+    assert read_figures(sent, STREAM) == {KAFKA: [1.0]}
+    assert len(sent) < 1000

@@ -6,7 +6,8 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   const place = event.target;
   const selected = document.getSelection();
   const busy = place.contains(document.activeElement) && /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
-  if (busy || (selected && !selected.isCollapsed && place.contains(selected.anchorNode))) event.preventDefault();
+  const unseen = document.hidden && place.id === "reasons"; // An explanation reads the lake.
+  if (unseen || busy || (selected && !selected.isCollapsed && place.contains(selected.anchorNode))) event.preventDefault();
 });
 
 // The page's own server does not answer: said at the top until it does.
