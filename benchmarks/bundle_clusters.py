@@ -29,7 +29,7 @@ from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread, read_bundle_stats
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.local.broker import EmbeddedBroker, create_topics
-from anabranch.local.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
+from anabranch.local.setup import ensure_jar_folder, ensure_jars, ensure_pulsar
 from lake.tables import create_lake
 from runtime.java_home import find_java
 from schemas.bundles import ResourceUsage
@@ -202,7 +202,11 @@ def start_cluster(
     """Start three brokers with the namespaces; return them, their interface, and the load's command."""
     own = load_settings()
     cluster = PulsarCluster(
-        folder / "pulsar", ensure_pulsar_lts(own, note), ensure_jars(own, note).zookeeper, "256m", settings=settings
+        folder / "pulsar",
+        ensure_jar_folder(own, "pulsar-lts", note),
+        ensure_jars(own, note).zookeeper,
+        "256m",
+        settings=settings,
     )
     stack.callback(cluster.stop)
     cluster.start(3)

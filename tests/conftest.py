@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 
 from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.pulsar.standalone import StandalonePulsar
-from anabranch.local.setup import Jars, ensure_jars, ensure_pulsar, ensure_pulsar_lts
+from anabranch.local.setup import Jars, ensure_jar_folder, ensure_jars, ensure_pulsar
 from schemas.settings.root import load_settings
 from tests.order import Recorder, longest_first, recorded
 
@@ -161,7 +161,7 @@ def pulsar_jars() -> Path:
 @pytest.fixture(scope="session")
 def pulsar_lts_jars() -> Path:
     """The checked jars of a Pulsar 4.0.7, fetched if this is the first time."""
-    return ensure_pulsar_lts(load_settings(environment={}), print)
+    return ensure_jar_folder(load_settings(environment={}), "pulsar-lts", print)
 
 
 @pytest.fixture(scope="session")

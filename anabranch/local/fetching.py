@@ -72,11 +72,6 @@ def fetch_jars(ivy_file: Path, into: Path, work: Path, say: Callable[[str], None
         return [line for lines in pool.map(fetch, parts) for line in lines]
 
 
-def listed_jars(ivy_file: Path) -> int:
-    """Return the number of jars in a list."""
-    return sum(max(1, len(dependency.findall("artifact"))) for dependency in ET.parse(ivy_file).iter("dependency"))
-
-
 def _deal(ivy_file: Path, work: Path) -> list[Path]:
     """The list in parts, each a file of its own."""
     ET.register_namespace("m", _MAVEN)

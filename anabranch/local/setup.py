@@ -46,21 +46,16 @@ def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None)
 
     Raises `SetupError` with what could not be fetched.
     """
-    jars = Jars(*(_ensure_folder(settings, name, say) for name in ("spark", "kafka", "zookeeper")))
+    jars = Jars(*(ensure_jar_folder(settings, name, say) for name in ("spark", "kafka", "zookeeper")))
     if not localfs_is_current(jars.spark / LOCALFS_JAR):
         say("compiling the local file system that forks no processes (once) …")
         compile_localfs(jars.spark / LOCALFS_JAR)
     return jars
 
 
-def ensure_admin_client(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the folder of Pulsar's Java admin client, for tests; fetched and checked like the others."""
-    return _ensure_folder(settings, "pulsar-admin", say)
-
-
 def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
     """Return the folder of a Pulsar 5, its V5 client and our programs, fetched at the first call (220 MB)."""
-    folder = _ensure_folder(settings, "pulsar", say)
+    folder = ensure_jar_folder(settings, "pulsar", say)
     programs = folder / PULSAR_PROGRAMS_JAR
     with FileLock(folder.with_suffix(".lock")):
         if not is_current(programs, _PULSAR_SOURCES):
@@ -69,12 +64,8 @@ def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: Non
     return folder
 
 
-def ensure_pulsar_lts(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the folder of a Pulsar 4.0.7, the long-term version, fetched at the first call (230 MB)."""
-    return _ensure_folder(settings, "pulsar-lts", say)
-
-
-def _ensure_folder(settings: Settings, name: str, say: Callable[[str], None]) -> Path:
+def ensure_jar_folder(settings: Settings, name: str, say: Callable[[str], None]) -> Path:
+    """Return the folder of the jars that `conf/jars/NAME.xml` lists, fetched and checked if need be."""
     folder = settings.path(settings.local.jars) / name
     expected = read_checksums(settings.path(f"conf/jars/{name}.sha256"))
     if wrong_jars(folder, expected):

@@ -9,7 +9,7 @@ import py4j.java_gateway
 import py4j.protocol
 import pytest
 
-from anabranch.local.setup import ensure_admin_client
+from anabranch.local.setup import ensure_jar_folder
 from schemas.settings.root import load_settings
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin, JavaAdminClient, JavaRefusal
@@ -26,7 +26,7 @@ def no_spark_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def java() -> Iterator[JavaAdmin]:
     """One JVM with the client for all tests."""
-    one = JavaAdmin(ensure_admin_client(load_settings(environment={}), print))
+    one = JavaAdmin(ensure_jar_folder(load_settings(environment={}), "pulsar-admin", print))
     yield one
     one.stop()
 

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from anabranch.controller.segments.kafka import KafkaSegments
 from anabranch.controller.segments.kafka_names import kafka_topic
-from anabranch.local.setup import ensure_admin_client
+from anabranch.local.setup import ensure_jar_folder
 from schemas.settings.root import load_settings
 from tests.controller.conftest import LIFE, NOWHERE, RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin
@@ -103,7 +103,7 @@ def test_impossible_segment_call_is_4xx(
 
 @pytest.fixture(scope="module")
 def java() -> Iterator[JavaAdmin]:
-    one = JavaAdmin(ensure_admin_client(load_settings(environment={}), print))
+    one = JavaAdmin(ensure_jar_folder(load_settings(environment={}), "pulsar-admin", print))
     yield one
     one.stop()
 

@@ -17,7 +17,7 @@ import click
 from anabranch.admin.answers import Answered, Response
 from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.transport import Transport
-from anabranch.local.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
+from anabranch.local.setup import ensure_jar_folder, ensure_jars, ensure_pulsar
 from runtime.java_home import SetupError, find_java
 from schemas.settings.root import load_settings
 from tests.harness.pulsar.cluster import BUNDLE_BROKERS, CLUSTER, EXTENSIBLE, MODULAR, PulsarBroker, PulsarCluster
@@ -58,7 +58,7 @@ def main(folder: Path, extensible: bool, lines: tuple[str, ...]) -> None:
     settings |= dict(line.split("=", 1) for line in lines)
     try:
         own = load_settings()
-        jars, of_load = ensure_pulsar_lts(own, _say), ensure_pulsar(own, _say)
+        jars, of_load = ensure_jar_folder(own, "pulsar-lts", _say), ensure_pulsar(own, _say)
         cluster = PulsarCluster(folder, jars, ensure_jars(own, _say).zookeeper, "256m", settings=settings)
         _say("starting ZooKeeper, a bookie and three brokers …")
         cluster.start(3)
