@@ -82,7 +82,7 @@ def _phrase(name: str, value: Any) -> str:
     if name == "topic" and value == "gone":
         return "no such topic"
     if name == "active":
-        return f"{value} active segments"
+        return f"{value} active segment{'' if value == 1 else 's'}"
     if name == "pruned" and isinstance(value, list):
         return f"segment {_listed(value)} pruned" if value else ""
     if name == "bundles":

@@ -114,6 +114,7 @@ def test_timeline_says_what_was_seen_in_words(lake):
         ('{"topic":"gone"}', "no such topic"),
         ('{"cluster":"west","owner":null,"bundles":4}', "cluster west, no owner, 4 bundles in the namespace"),
         ('{"pruned":[3],"would":"split segment 3"}', "segment 3 pruned, would split segment 3"),
+        ('{"epoch":3,"active":1}', "epoch 3, 1 active segment"),
         ("no json", "no json"),
         ("[1]", "[1]"),
     ],
