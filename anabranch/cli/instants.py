@@ -11,7 +11,7 @@ from datetime import datetime, time, timedelta, timezone
 import click
 
 FORMS = "14:05, 2026-11-22T14:05:00Z or '10m ago'"
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 
 
@@ -26,7 +26,9 @@ class Instant(click.ParamType):  # type: ignore[type-arg]  # generic in newer re
         try:
             return read_instant(str(value), datetime.now(timezone.utc))
         except (ValueError, OverflowError, click.BadParameter):
-            self.fail(f"{value!r} is no time; write {FORMS} (UTC unless it has a zone)", param, ctx)
+            is_span = re.fullmatch(r"\d+[smhdwy]", str(value))
+            hint = f"did you mean '{value} ago'? Else " if is_span else ""
+            self.fail(f"{value!r} is no time; {hint}write {FORMS} (UTC unless it has a zone)", param, ctx)
 
 
 def read_instant(text: str, now: datetime) -> datetime:
@@ -55,7 +57,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer r
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, (int, float)):
             return float(value)
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)", str(value).strip())
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdwy]?)", str(value).strip())
         if match is None or float(match[1]) <= 0:
             self.fail(f"{value!r} is no duration; write 90, 90s, 2m or 1h", param, ctx)
         return float(match[1]) * _UNITS[match[2]]

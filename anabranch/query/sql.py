@@ -143,6 +143,9 @@ class LakeSql:
         explained = _EXPLAINING.match(sql)
         rows = self._run(_PLAN_OF + (sql[explained.end() :] if explained else sql), mentioned).read_all().to_pylist()
         plan = next((str(row["plan"]) for row in rows if row["plan_type"] == "logical_plan"), "")
+        if rows and rows[-1]["plan_type"].endswith(" failed"):
+            # A value that does not fit its column; before are the plans until then.
+            raise SqlError(str(rows[-1]["plan"]).rpartition("error: ")[2])
         if not _READS.match(plan) or _CHANGES.search(plan):
             raise _refused(plan.partition("\n")[0].partition(":")[0] or "what has no plan")
 

@@ -66,10 +66,13 @@ def find_topic(names: Collection[str], text: str, hints: bool = True) -> str:
         raise NoTopics("no layout of any topic is on record: is the job running, and does something announce them?")
     if not hints or len(text) > MAX_NAME_BYTES:
         raise UnknownTopic(f"no topic {printable(text[:MAX_NAME_BYTES])} is on record")
+    if not text:
+        raise UnknownTopic("the name of the topic is empty")
     last = tail.rpartition("/")[2]
     compared = sorted(names, key=lambda name: not name.rpartition("/")[2].startswith(last[:2]))[:_COMPARED]
     short = {name.rpartition("/")[2]: name for name in compared}
-    near = [short[match] for match in get_close_matches(last, short, _NEAREST, 0.5)]
+    near = [name for name in compared if name.casefold().endswith(f"/{tail}".casefold())]
+    near += [short[match] for match in get_close_matches(last, short, _NEAREST, 0.5) if short[match] not in near]
     near += [match for match in get_close_matches(_SCHEME + tail, compared, _NEAREST, 0.6) if match not in near]
     hint = f"the nearest names are {_listed(near)}" if near else f"there are {len(names)} topics, as {min(names)}"
     raise UnknownTopic(f"no topic {printable(text)} is on record; {printable(hint)}")

@@ -15,6 +15,8 @@ from anabranch.web.guard import CALLER
 READERS = 2
 """At the same time: the page is in nobody's way."""
 WAIT_SECONDS = 30
+MAX_POLICY = 4_000
+"""Characters of a policy that is tried."""
 _turns = threading.BoundedSemaphore(READERS)
 
 

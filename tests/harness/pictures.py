@@ -24,9 +24,11 @@ SIZE = (1280, 860)
 _STANDS = (
     "return document.readyState === 'complete' "
     "&& !/(Reading the record|Working it out) …|cannot be read now/.test(document.body.innerText)"
+    "&& [...document.querySelectorAll('[data-chart]')].every("
+    "chart => chart.closest('details:not([open])') || ['drawn', 'empty'].includes(chart.dataset.state))"
 )
 """Whether a page has all that it asks for by itself."""
-_LOADED_S, _STARTED_S = 20.0, 240.0
+_LOADED_S, _STARTED_S = 60.0, 240.0
 
 
 @click.command()
@@ -48,7 +50,9 @@ def main(seconds: int, url: str | None, folder: Path) -> None:
         own.write_text(
             f'[local]\nfolder = "{home}/var"\n[lake]\npath = "{home}/lake"\n[stream]\ncheckpoint = "{home}/cp"\n'
         )
-        command = [sys.executable, "-m", "anabranch", "--config", str(own), "run", "--local"]
+        files = ("conf/demonstration.toml", "conf/story.toml", str(own))
+        layers = [word for file in files for word in ("--config", file)]
+        command = [sys.executable, "-m", "anabranch", *layers, "run", "--local"]
         with open(Path(home) / "out", "w+") as out:
             run = subprocess.Popen(command, stdout=out, stderr=out)
             try:

@@ -196,6 +196,10 @@ def test_a_time_between_two_evaluations_names_both(bucket, tmp_path):
         (("t0", "--segment", "9"), "there is no segment 9 at that time; active are 0, 1"),
         (("t0", "--at", "2025-11-20T12:00"), "the record begins at 2025-11-20 17:33:20 UTC, and "),
         (("t0", "--at", "2025-11-20T18:00"), "the record ends at 2025-11-20 17:37:20 UTC, and 2025-11-20 18:00:00"),
+        (("T0",), "the nearest names are topic://acme/shop/t0"),
+        (("",), "the name of the topic is empty"),
+        (("t0", "--at", "2d"), "'2d' is no time; did you mean '2d ago'?"),
+        (("t0", "--at", "9y ago"), "the record begins at 2025-11-20"),
         (("t0", "--at", "noon"), "'noon' is no time; write 14:05, 2026-11-22T14:05:00Z or '10m ago'"),
     ],
 )

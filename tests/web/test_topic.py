@@ -112,6 +112,17 @@ def test_explanations_show_gates_and_changes(lake):
     assert "--at 2025-11-20T17:33:50Z" in then
 
 
+def test_why_answers_with_another_policy(lake):
+    found = page(lake)
+    tried = quote("splitMsgRateInThreshold = 4000\nmergeMsgRateInThreshold = 1000")
+    text = found.get(f"/topic/why?name={T0}&at=2025-11-20T17:33:50Z&policy={tried}").text
+    assert re.search(r"With <code>splitMsgRateInThreshold = .+?</code>: <strong>split segment", text)
+    assert "With <code>" not in found.get(f"/topic/why?name={T0}").text
+    wrong = found.get(f"/topic/why?name={T0}&policy=splitMsgRateInTreshold=1").text
+    assert "did you mean splitMsgRateInThreshold?" in wrong
+    assert "Gate by gate" in wrong
+
+
 def test_why_says_what_a_slow_topic_is_short_of(lake):
     found = page(lake)
     now = found.get(f"/topic/why?name={T0}").text

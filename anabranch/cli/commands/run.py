@@ -68,6 +68,7 @@ def run_command(
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
     \b
+    Settings of your own (-c) replace conf/demonstration.toml and conf/story.toml: name those first to keep them.
     State is kept: the next run goes on where this one ended; `anabranch local reset` forgets it. Ctrl-C ends it
     cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). Logs of the parts: log/ in
     var, var/with-pulsar (--pulsar) or var/with-clients (--demand clients). Exit code 1 when a part was not running at

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from anabranch.history.explain.changes import answer_words, segments_of
 from anabranch.query.wording import decision_segments, headline
 from anabranch.safeguards.commands import judge, read_reason
-from anabranch.web.asking import PageNotFound, actor, turn
+from anabranch.web.asking import MAX_POLICY, PageNotFound, actor, turn
 from anabranch.web.guard import BadForm, allows, demand, read_form
 from anabranch.web.templating import render
 from anabranch.web.words import link, observed
@@ -32,9 +32,6 @@ from lake.tables import LakeError, stream_columns
 from lake.tail import StoredRow
 from schemas.snapshot import Snapshot
 from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES, WAITS, Table
-
-MAX_POLICY = 4_000
-"""Characters of a policy that is tried."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from deltalake.exceptions import DeltaError
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -19,7 +20,7 @@ from anabranch.history.explain.slowness import slowness_words
 from anabranch.history.lineage.record import NothingOnRecord, read_river
 from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.query.wording import headline
-from anabranch.web.asking import PageNotFound, turn
+from anabranch.web.asking import MAX_POLICY, PageNotFound, turn
 from anabranch.web.curves import MAX_CURVES, NO_CURVES, load_columns
 from anabranch.web.drawing.river import river_picture
 from anabranch.web.fleet import WatchedFleet
@@ -28,9 +29,10 @@ from anabranch.web.pages.windows import DEFAULT, LENGTHS, TimeWindow, WindowErro
 from anabranch.web.past import Sample, millis, read_decisions, read_holds, read_loads, read_silences
 from anabranch.web.templating import render
 from anabranch.web.words import iso, link
-from decisions.autoscale.policy import POLICY_FIELDS, policy_override
+from decisions.autoscale.decide import decide
+from decisions.autoscale.policy import POLICY_FIELDS, PolicyError, policy_override, read_policy
 from decisions.autoscale.rates import segment_overload
-from decisions.autoscale.snapshot import MANAGED
+from decisions.autoscale.snapshot import MANAGED, snapshot_from_wire, snapshot_to_wire
 from engine.kernel.packed import StateError
 
 
@@ -64,6 +66,7 @@ def show(request: Request) -> Response:
         times=_times(request),
         at=query.get("at", ""),
         segment=query.get("segment", ""),
+        policy=query.get("policy", ""),
         profile=max((origin for _, _, origin in fields if origin.startswith("profile ")), default=""),
     )
 
@@ -136,6 +139,7 @@ def why(request: Request) -> Response:
             "found": explanation,
             "segment": segment,
             "headline": headline(explanation.answer),
+            "tried": "",
             "also": getattr(explanation.answer, "also", ()),
             "binding": getattr(explanation.answer, "binding", None),
             "chosen": segments_of(explanation.answer),
@@ -145,6 +149,13 @@ def why(request: Request) -> Response:
             "overload": lambda load: segment_overload(load.rates, snapshot.policy)[0],
             "slowness": slowness_words(explanation.slowness),
         }
+        tried = query.get("policy", "")[:MAX_POLICY]
+        try:
+            if tried.strip():
+                other = snapshot_from_wire(snapshot_to_wire(snapshot), "pip-483", read_policy(tried))
+                shown |= {"tried": tried, "other": headline(decide(other))}
+        except (PolicyError, ValidationError) as error:
+            shown["problem"] = str(error)
     return part(request, "why.html", **shown)
 
 

@@ -81,6 +81,8 @@ def test_views_and_their_columns_are_listed(settings):
         ("SELECT * FROM load_at(now()", "the parenthesis behind load_at is not closed"),
         ("SELECT 1; SELECT 2", "one statement at a time"),
         (" ; ", "there is no statement"),
+        ("SELECT * FROM layout_at('x')", "Error parsing timestamp from 'x'"),
+        ("SELECT * FROM holds WHERE day = 'foo'", "Cannot cast string 'foo' to value of Date32 type"),
     ],
 )
 def test_an_error_names_what_is_nearest(lake, statement, said):
