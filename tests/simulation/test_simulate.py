@@ -309,7 +309,7 @@ def test_command_compares_policies_in_all_formats(tmp_path):
     assert "no shape (flat, day, step, burst, drift, lab, lake)" in simulated("--demand", "nowhere").output
 
 
-def test_duplicate_or_unreadable_policies_refused(tmp_path):
+def test_duplicate_or_unusable_policies_refused(tmp_path):
     for folder in ("old", "new"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.toml").write_text("maxSegments = 2\n")
@@ -326,6 +326,9 @@ def test_duplicate_or_unreadable_policies_refused(tmp_path):
     )
     told = simulated("picture.toml")
     assert (told.exit_code, "picture.toml is no TOML file: it is not text in UTF-8" in told.output) == (1, True)
+    (tmp_path / "torn.toml").write_text("maxSegments = 1\nminSegments = 5\n")
+    told = simulated("torn.toml")
+    assert (told.exit_code, "maxSegments (1) must not be less than minSegments (5)" in told.output) == (1, True)
 
 
 def test_unwritable_report_refused_with_path(tmp_path):

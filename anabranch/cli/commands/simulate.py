@@ -18,7 +18,7 @@ import click
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
 from anabranch.cli.reports import check_report, reading_lake, refuse_options, report_options, write_report
-from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
+from decisions.autoscale.policy import PROFILES, PolicyError, read_policy, resolve_policy
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -345,7 +345,10 @@ def _policy(text: str, profile: str) -> ConfiguredPolicy:
     if text in PROFILES:
         return ConfiguredPolicy(text, None)  # type: ignore[arg-type]
     try:
-        return ConfiguredPolicy(profile, read_policy(Path(text).read_text(encoding="utf-8")).to_json())  # type: ignore[arg-type]
+        override = read_policy(Path(text).read_text(encoding="utf-8"))
+        if (broken := resolve_policy(profile, override).broken) is not None:
+            raise PolicyError(broken)
+        return ConfiguredPolicy(profile, override.to_json())  # type: ignore[arg-type]
     except OSError as error:
         raise click.BadParameter(
             f"{text} is no profile ({', '.join(PROFILES)}), and no file that can be read: {error.strerror}",
