@@ -234,7 +234,7 @@ def test_lagging_leader_is_awaited(
     hurried = KafkaSegments(KafkaConnection(kafka), timeout_seconds=1)
     segment = segments.create(topic, 0, WHOLE)
     with monkeypatch.context() as change:
-        change.setattr(hurried, "_mark", lambda segment: None)
+        change.setattr(hurried._kafka, "change_settings", lambda topic, settings: None)
         with pytest.raises(SegmentStoreError, match=f"cannot terminate {segment}"):
             hurried.terminate(segment)
     assert segments.terminate(segment) == 0
