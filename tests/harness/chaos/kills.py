@@ -4,6 +4,7 @@ Runs the whole local system on a demand that asks for several decisions per tick
 at least two decisions without an end. After the last kill the system comes to rest, and the lake must show that each
 applied decision changed its topic exactly once, that no change lacks its outcome, and that the job has recorded the end
 of every decision. About 15 s a kill; the exit code is 1 when a rule is broken, and the folder of the run is kept.
+With `--part stream --lost 2` the job is killed alone, and loses its checkpoint twice, which is rebuilt from the lake.
 """
 
 from __future__ import annotations
@@ -68,22 +69,42 @@ def unheard_decisions(run: Run) -> set[str]:
     return {row["decision_id"] for row in decided if row["decided_at"].timestamp() < until} - recorded
 
 
-def kill_parts(run: Run, count: int, choices: random.Random) -> Kills:
-    """Kill executor and job `count` times in all, at random moments with open decisions."""
+def kill_parts(run: Run, count: int, choices: random.Random, parts: Sequence[str] = PARTS, lost: int = 0) -> Kills:
+    """Kill parts `count` times in all, at random moments with open decisions.
+
+    After `lost` of the kills, in equal steps, the job's checkpoint is lost as well.
+    """
     kills = Kills()
+    losses = {count * (number + 1) // (lost + 1) for number in range(lost)}
     for number in range(count):
-        part = choices.choice(PARTS)
+        part = choices.choice(parts)
         time.sleep(choices.uniform(4.0, 14.0))
         deadline = time.monotonic() + WAIT_FOR_OPEN_S
         while len(opened := open_decisions(run)) < 2 and time.monotonic() < deadline:
             time.sleep(choices.uniform(0.02, 0.3))
-        wait_until(lambda part=part: _runs(run, part), 90, 0.1)
-        run.kill(part)
+        wait_until(lambda part=part: _runs(run, part), 600, 0.1)
+        if number in losses:
+            lose_checkpoint(run)
+        else:
+            run.kill(part)
         kills.by_part[part] += 1
         kills.opened.append(len(opened))
         if number % 10 == 9:
             click.echo(f"{time.strftime('%H:%M:%S')} {number + 1} kills, {kills.with_several_open} with several open")
     return kills
+
+
+def lose_checkpoint(run: Run) -> None:
+    """Kill the job, delete its checkpoint, and rebuild it before the supervisor starts the job again."""
+    run.process.send_signal(signal.SIGSTOP)
+    try:
+        run.kill("stream")
+        shutil.rmtree(run.folder / "checkpoints" / "stream")
+        done = anabranch(run.folder, "lake", "state", "rebuild")
+        assert done.returncode == 0, done.stdout + done.stderr
+        click.echo(f"{time.strftime('%H:%M:%S')} checkpoint lost and rebuilt: {done.stdout.strip()}")
+    finally:
+        run.process.send_signal(signal.SIGCONT)
 
 
 def _runs(run: Run, part: str) -> bool:
@@ -114,13 +135,15 @@ def broken_rules(
     ]
 
 
-def run_kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, Any]]:
+def run_kills(
+    folder: Path, count: int, seed: int, parts: Sequence[str] = PARTS, lost: int = 0
+) -> tuple[list[str], dict[str, Any]]:
     """Run the system in a folder under `count` kills; return the broken rules and what happened."""
     os.environ.update(ENVIRONMENT)
     run = Run(folder, "--without", "web", settings=SETTINGS)
     try:
-        wait_until(lambda: len(run.rows("outcomes", "status")) > 10, 400, 0.5)
-        kills = kill_parts(run, count, random.Random(seed))
+        wait_until(lambda: len(run.rows("outcomes", "status")) > 10, 1200, 0.5)
+        kills = kill_parts(run, count, random.Random(seed), parts, lost)
         unheard: set[str] = set()
 
         def at_rest() -> bool:
@@ -133,7 +156,7 @@ def run_kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str,
         while not at_rest() and time.monotonic() < deadline:
             time.sleep(1.0)
         run.process.send_signal(signal.SIGTERM)
-        exit_code = run.process.wait(180)
+        exit_code = run.process.wait(600)
     finally:
         end(run)
     decisions = run.rows("decisions", "decision_id")
@@ -155,29 +178,34 @@ def run_kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str,
     return broken, seen
 
 
+def anabranch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the settings of the run in a folder."""
+    files = ("conf/demonstration.toml", str(folder / "overlay.toml"), str(folder / "run.toml"))
+    command = [sys.executable, "-m", "anabranch", *(word for file in files for word in ("--config", file)), *arguments]
+    return subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=900, check=False)
+
+
 def _check_lake(folder: Path) -> list[str]:
     """Return the findings of `anabranch lake check` and the differences of `anabranch replay`."""
-    files = ("conf/demonstration.toml", str(folder / "overlay.toml"), str(folder / "run.toml"))
-    command = [sys.executable, "-m", "anabranch", *(word for file in files for word in ("--config", file))]
     broken = []
-    for arguments in (["lake", "check"], ["decisions", "replay"]):
-        process = subprocess.run(
-            [*command, *arguments], cwd=HOME, capture_output=True, text=True, timeout=600, check=False
-        )
-        if process.returncode:
-            broken.append(f"{' '.join(arguments)}: {(process.stdout + process.stderr)[-1500:]}")
+    for arguments in (("lake", "check"), ("decisions", "replay")):
+        done = anabranch(folder, *arguments)
+        if done.returncode:
+            broken.append(f"{' '.join(arguments)}: {(done.stdout + done.stderr)[-1500:]}")
     return broken
 
 
 @click.command()
 @click.option("--kills", type=click.IntRange(1), default=100, show_default=True, help="Of executor and job together.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of parts and moments.")
+@click.option("--part", type=click.Choice(PARTS), help="Of this part alone.")
+@click.option("--lost", type=click.IntRange(0), default=0, show_default=True, help="Losses of the job's checkpoint.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep the run here.")
-def main(kills: int, seed: int, folder: Path | None) -> None:
+def main(kills: int, seed: int, part: str | None, lost: int, folder: Path | None) -> None:
     """Kill executor and job while decisions are open, and judge the lake."""
     kept = (folder or Path(tempfile.mkdtemp(prefix="anabranch-kills-"))).resolve()
     kept.mkdir(parents=True, exist_ok=True)
-    broken, seen = run_kills(kept, kills, seed)
+    broken, seen = run_kills(kept, kills, seed, (part,) if part else PARTS, lost)
     for line in broken[:100]:
         click.echo(f"BROKEN {line}")
     click.echo(json.dumps(seen))
