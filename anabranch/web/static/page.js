@@ -6,8 +6,9 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   const place = event.target;
   const selected = document.getSelection();
   const busy = place.contains(document.activeElement) && /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
-  const unseen = document.hidden && place.id === "reasons"; // An explanation reads the lake.
-  if (unseen || busy || (selected && !selected.isCollapsed && place.contains(selected.anchorNode))) event.preventDefault();
+  // An explanation reads the lake, and whoever tabs through it keeps the focus.
+  const held = place.id === "reasons" && (document.hidden || place.contains(document.activeElement));
+  if (held || busy || (selected && !selected.isCollapsed && place.contains(selected.anchorNode))) event.preventDefault();
 });
 
 // The page's own server does not answer: said at the top until it does.
