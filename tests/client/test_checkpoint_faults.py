@@ -175,7 +175,14 @@ def test_seek_waits_for_restarting_broker(consumer: CheckpointConsumer) -> None:
     assert positions(consumer) == {0: 1, 1: 1}
 
 
-def test_deleted_segment_is_not_waited_for(consumer: CheckpointConsumer) -> None:
+def test_new_segment_unknown_to_a_broker_is_waited_for(consumer: CheckpointConsumer) -> None:
+    kafka_of(consumer).faults.extend([KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART, None])
+    kafka_of(consumer).answers.append([Record(0, 0)])
+    assert [message.offset() for message in consumer.consume(9, 0)] == [0]
+
+
+def test_deleted_segment_is_not_waited_for(consumer: CheckpointConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NEW_TOPIC_SECONDS", 0.0)
     faults = kafka_of(consumer).faults
     faults.extend([KafkaError._UNKNOWN_PARTITION, None])
     with pytest.raises(SegmentUnreadable):

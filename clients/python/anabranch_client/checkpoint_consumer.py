@@ -40,6 +40,9 @@ _PASSING = frozenset(
     }
 )
 """Answers while a broker restarts; a deleted topic has others."""
+NEW_TOPIC_SECONDS = 10.0
+"""A broker may not know a new Kafka topic for so long: until then it is no deleted one."""
+_UNKNOWN = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
 _OPTIONS = {
     "group.id": "anabranch-checkpoints",
     "enable.auto.commit": False,
@@ -257,13 +260,15 @@ class CheckpointConsumer:
 
         Raises `SegmentUnreadable`, after `KAFKA_SECONDS` at the latest.
         """
-        end = time.monotonic() + KAFKA_SECONDS
+        begun = time.monotonic()
         while True:
-            left = end - time.monotonic()
+            left = begun + KAFKA_SECONDS - time.monotonic()
             try:
                 return question(max(left, SLICE_SECONDS))
             except KafkaException as error:
-                if error.args[0].code() not in _PASSING or left <= SLICE_SECONDS:
+                code, waited = error.args[0].code(), time.monotonic() - begun
+                passes = code in _PASSING or (code in _UNKNOWN and waited < NEW_TOPIC_SECONDS)
+                if not passes or left <= SLICE_SECONDS:
                     raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
             time.sleep(SLICE_SECONDS)
 
