@@ -1,7 +1,7 @@
 """Readers of committed rows that follow a table by version, through delta-rs' change data feed.
 
-Stage: the read end of every table: the executor follows `decisions` with it, `ledger` and the screen follow all
-tables. Reading a table without changes costs a millisecond, whatever its history.
+Stage: the read end of every table: the executor follows `decisions` with it, page and screen follow all tables that
+they show (`anabranch.history.live`). Reading a table without changes costs a millisecond, whatever its history.
 """
 
 from __future__ import annotations

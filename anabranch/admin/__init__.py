@@ -1,7 +1,7 @@
 """Client of Pulsar 5's admin REST interface, which our controller implements too (design "REST").
 
-Stage: under executor, command line, lab and collectors; faults of a server or the network are returned as values. Each
-module may import only those above it:
+Stage: under executor, collectors, command line, page and local run; faults of a server or the network are returned as
+values. Each module may import only those above it:
 
 - `answers`      results of a call as values, with the side at fault
 - `paths`        paths of topics, subscriptions and policies in the interface

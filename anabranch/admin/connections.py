@@ -1,8 +1,8 @@
 """Connections to servers: pooled, optionally with TLS, and bounded by a deadline, byte by byte.
 
-Stage: under `transport`. An HTTP library's time-outs bound the silence between two bytes, so a server that sends single
-bytes slowly, in the head or in the body, would block a caller forever. Here every wait is limited to the remaining
-time; only the look-up of a host name takes as long as the system allows.
+Stage: under `transport`, `credentials` and `anabranch.alerts.posting`. An HTTP library's time-outs bound the silence
+between two bytes, so a server that sends single bytes slowly, in the head or in the body, would block a caller forever.
+Here every wait is limited to the remaining time; only the look-up of a host name takes as long as the system allows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Withheld(Exception):
 
 
 class Connections(httpx.BaseTransport):
-    """Sends requests, each on its own connection; thread-safe.
+    """Sends requests on pooled connections, one at a time on each; thread-safe.
 
     Raises the faults of `httpcore`. Follows no redirects and keeps no cookies.
     """

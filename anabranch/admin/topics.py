@@ -1,7 +1,7 @@
 """Typed calls of the admin interface: scalable topics, their layouts, subscriptions and policies.
 
-Stage: used by executor, command line and lab. The paths are Pulsar 5's, so the address may be that of a Pulsar 5; a
-topic is `topic://tenant/namespace/name`, a namespace `tenant/namespace`.
+Stage: used by executor, collectors, command line, page and local run. The paths are Pulsar 5's, so the address may be
+that of a Pulsar 5; a topic is `topic://tenant/namespace/name`, a namespace `tenant/namespace`.
 """
 
 from __future__ import annotations
