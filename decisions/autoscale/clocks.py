@@ -5,8 +5,7 @@ the model check) changes them here. What is committed sets a clock, never what w
 `now` is the batch's time, and no clock is set later than that.
 
     a layout change       cooldowns_after_layout (also of manual operations, PIP-483 "Manual operations and
-                          cooldown"), is_done    (merge depth: `decisions.topic.lineage`; pasts:
-                          `decisions.autoscale.past`)
+                          cooldown"), is_done    (pasts and kept merge depths: `decisions.autoscale.past`)
     samples               instants_of_samples, claims_of_samples, are_stale_samples, then seen_after_sample_all,
                           modified_after_sample_all, returned_after_sample_all, cold_since_after_sample_all
     changed thresholds    cold_since_after_thresholds_all

@@ -6,10 +6,13 @@ one action:
     invalid-policy . disabled . in-flight
     lane    entry-buckets . rebucket-cooldown . max-entry-buckets -> rebucket all that have too few buckets
     pass 1  retry-backoff . max-segments . split-cooldown
-            (a) consumer-demand                              -> split the busiest segment
-            (b) load-missing . load-stale . split-thresholds -> split the most overloaded segment
+            (a) consumer-demand . unsplittable               -> split the busiest segment
+            not-this-trigger: here a consumer event ends
+            (b) load-missing . load-stale . split-thresholds . unsplittable . one-hot-key
+                                                             -> split the most overloaded segment
     pass 2  retry-backoff . min-segments . merge-cooldown . merge-consumers
-            merge-thresholds . max-dag-depth . merge-capacity . merge-window -> merge the coldest neighbours
+            merge-thresholds . max-dag-depth . merge-capacity . merge-window . settling
+                                                             -> merge the coldest neighbours
 
 The lane is Pulsar 5.0's: where consumers share segments it stands in for rule (a) unless a split is worth its segment.
 Every gate is read even when an earlier one has failed, so that a hold can say what would have to change. Which gate

@@ -2,7 +2,8 @@
 
 Stage: in `decisions.autoscale.decide`. PIP-483 "Pass 2 — MERGE (lazy, rate-limited)" and "Caps". The PIP's terms:
 merge window (`mergeWindowSeconds`, gate `merge-window`), min segments (`minSegments`), max DAG depth (`maxDagDepth`:
-merges in one lineage, `decisions.topic.lineage.count_merges`).
+merges in one lineage, `decisions.topic.lineage.count_merges`; with the guard `explicitLineage`,
+`decisions.autoscale.past.depths_after_layout`).
 
 As the PIP has it one pair of a topic is merged at a time, with one cooldown. By the guard `parallelActions` all pairs
 that may merge do, each after a cooldown of its own. By `settleSeconds` and `returnsWithinSeconds` a pair waits as long

@@ -1,8 +1,11 @@
 """Past of a segment: what made it, when, and how often its merge was taken back.
 
-Stage: beside `decisions.autoscale.clocks`, for the guard `settleSeconds`. A layout sets it, like a cooldown; it is
-remembered by the segment's id, because a pruned layout no longer says where a segment comes from. Instants are
-milliseconds.
+Stage: beside `decisions.autoscale.clocks`, for the guards `settleSeconds`, `regretWindowSeconds`,
+`returnsWithinSeconds` and `explicitLineage` (merge depths). A layout sets it, like a cooldown; it is remembered by the
+segment's id, because a pruned layout no longer says where a segment comes from. Instants are milliseconds.
+
+The rests (`settle_ms`, `regret_window_ms`) and the regrets stand once more in columns, for simulations:
+`anabranch.simulation.topics.waits` and `.kernel`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Stage: the ±25 % filter (`stream.change_threshold` = 0.25), before anything is 
 *accepted* value, strictly: exactly the band is not significant; from 0 any move is. With `threshold_crossing` a sample
 that lands on the other side of a policy threshold is significant too, so that no load crosses one unseen.
 
-Each rule comes twice, for one sample and for columns of them; a property test compares the two.
+Each rule comes twice, for one sample and for columns of them; a property test compares the two. The job's filter
+(`engine.autoscale.filtering`) calls the one over columns; the one for a sample is the rule to read and to compare with.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Storing: apply announcements and significant samples to a bucket's state and clocks.
 
 Stage: the third of a record (parse, filter, store, count, record). For an announcement each function returns whether
-the topic must be evaluated now. Clock rules are in `decisions.autoscale.clocks`, lineage rules in
-`decisions.topic.lineage`.
+the topic must be evaluated now. Clock rules are in `decisions.autoscale.clocks`, those of pasts and
+merge depths in `decisions.autoscale.past`.
 """
 
 from __future__ import annotations
