@@ -1,7 +1,8 @@
-"""The job's history, read from the lake in the order in which the job ran.
+"""The job's history: rows of the lake, put in the order in which the job ran.
 
-Stage: beside the job; `engine.replay` consumes it. A generation is one checkpoint, and batch ids restart with each.
-Only the last generation counts, and those that it was rebuilt from.
+Stage: beside the job; callers read the tables (`anabranch.history`), and `engine.replay` consumes what is made here. A
+generation is one checkpoint, and batch ids restart with each. Only the last generation counts, and those that it was
+rebuilt from.
 
 Longer than other files, because reading order, generations and chunks share the numbering of batches.
 """

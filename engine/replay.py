@@ -1,9 +1,9 @@
 """Replay of a bucket: recorded messages in, and the job's state out. Pure.
 
 Stage: above the family, beside the job. It serves `anabranch explain`, `plan`, `decisions replay` and `whatif shadow`,
-and rebuilds a lost checkpoint (`anabranch.history.rebuild`). `engine.history` reads the rows. Messages pass through the
-job's own intake. Decisions and holds are taken from the record and not decided again, because no table has the
-suppressed samples behind them; each is compared with the replayed state instead (`engine.agreement`).
+and rebuilds a lost checkpoint (`anabranch.history.rebuild`). `engine.history` makes batches of the rows. Messages pass
+through the job's own intake. Decisions and holds are taken from the record and not decided again, because no table has
+the suppressed samples behind them; each is compared with the replayed state instead (`engine.agreement`).
 """
 
 from __future__ import annotations

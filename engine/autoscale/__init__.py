@@ -9,8 +9,8 @@ Each stage of a record is one module, which imports only those before it:
 - `fleet_columns`, `fleet_view`   the topics in columns, as a tick evaluates them
 - `evaluation`               decide on topics that are due; record decisions and holds
 
-State: `topics` with `layouts` (over `shapes`), `rows` and `loads`, with `topics_codec` and `loads_codec` for their
-bytes; `policies`, `samples`. `family` composes the stages for the kernel.
+State: `topics` with `layouts` (over `shapes`), `rows` (over `pairs`) and `loads`, with `topics_codec` and
+`loads_codec` for their bytes; `policies`, `samples`. `family` composes the stages for the kernel.
 
 Before the stages: `partitioning` (decoded samples by bucket), `repeats` (periodic snapshots that change nothing).
 Under them: `incarnations` (deleted and recreated topics of one name). Beside them: `regrouping`, for state that is

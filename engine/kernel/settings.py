@@ -10,7 +10,7 @@ class EngineSettings:
     """Settings of the engine, the same for every bucket."""
 
     change_threshold: float
-    """Smallest significant relative change of a rate, as a fraction."""
+    """Relative change of a rate, as a fraction, beyond which it is significant."""
     tick_ms: int
     """Time between two ticks, milliseconds."""
     bundles: bool = False

@@ -1,8 +1,8 @@
 """Two Kafka sources as one stream of raw rows, each with its bucket.
 
 Stage: first of the job (design "Facts that shape the job"). Events and samples are limited separately, so that
-samples never delay events. No JSON is read here: values travel as bytes and are parsed by the one validator in the
-operator.
+samples never delay events. No JSON is read here: values travel as bytes to `engine.kernel.packing`, which decodes
+samples before the shuffle; most events are parsed after it, in the operator.
 """
 
 from __future__ import annotations
