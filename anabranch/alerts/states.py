@@ -2,6 +2,9 @@
 
 Stage: under `anabranch.alerts.evaluator`. As in Prometheus: a row of a rule's answer is pending until it has been there
 for the rule's `for`, then it fires. When the row is gone, the alert is resolved, or inactive if it was only pending.
+
+After a restart alerts are made again from rows of the table `alerts` (`anabranch.alerts.record`): what an `Alert` has
+to remember needs a column there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cluster as one cycle sees it: the snapshot with defaults filled in, and the memory to change.
 
 Stage: made once by `decide`, handed to every rule. Rules read `reports`, `bundles`, `configuration`; what they change
-is `memory` alone, a copy of the snapshot's state.
+is `memory`, a copy of the snapshot's state, and the `account` that they keep.
 """
 
 from __future__ import annotations
@@ -113,7 +113,10 @@ class ClusterView:
         return self.snapshot.now
 
     def candidates(self, broker: str) -> list[tuple[str, BundleData]]:
-        """A broker's bundles that may be picked; the others are noted with the reason."""
+        """A broker's bundles that may be picked; the others are noted with the reason.
+
+        OverloadShedder, ThresholdShedder, UniformLoadShedder and AvgShedder ask; the others have rules of their own.
+        """
         bundles = []
         for bundle in self.reports[broker].bundles:
             data = self.bundles.get(bundle)
