@@ -40,8 +40,8 @@ NAME = "topic://acme/proof/orders"
 SUBSCRIPTIONS = {"stream": "STREAM", "queue": "QUEUE", "checkpoint": "CHECKPOINT"}
 MAX_SEGMENTS = 4
 STALL_SECONDS = 10.0
-READ_SECONDS = 600.0
-"""Longest time for the consumers to read what is left at the end."""
+READ_SECONDS, FAULTY_READ_SECONDS = 600.0, 60.0
+"""Longest time for the consumers to read what is left at the end; after a fault, those of the other kinds."""
 
 
 class Proof:
@@ -210,7 +210,9 @@ def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) 
         changing.join()
     proof.attempt("flush", partial(proof.end, "producer"))
     began = time.monotonic()
-    while (verdict := proof.verdict()).lost.total() and not verdict.faults and time.monotonic() < began + READ_SECONDS:
+    while (verdict := proof.verdict()).is_unread:
+        if time.monotonic() > began + (FAULTY_READ_SECONDS if verdict.faults else READ_SECONDS):
+            break
         time.sleep(1)
     print(f"read what was left: {time.monotonic() - began:.1f} s", file=sys.stderr)
     return verdict

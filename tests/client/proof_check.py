@@ -25,6 +25,13 @@ class Verdict:
     out_of_order: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    """Where lost messages are: a consumer has not come so far, or has passed over them."""
+
+    @property
+    def is_unread(self) -> bool:
+        """Return whether consumers may read more: those of a kind that none has left with a fault."""
+        return any(self.lost[kind] and not any(f.startswith(f"{kind}:") for f in self.faults) for kind in KINDS)
 
     @property
     def is_right(self) -> bool:
@@ -39,7 +46,7 @@ class Verdict:
             for kind in KINDS
             if kind in self.consumed
         )
-        return "\n".join(lines)
+        return "\n".join(lines + self.losses)
 
 
 def read_lines(file: Path) -> list[Line]:
@@ -63,17 +70,38 @@ def check(records: dict[str, list[list[Line]]]) -> Verdict:
         if acknowledged[key] != count:
             verdict.faults.append(f"{key}: {count} produced, {acknowledged[key]} acknowledged")
     verdict.produced = acknowledged.total()
+    stored = _last_offsets([line for kind, line in lines if kind == "producer"], "stored")
     for kind in KINDS:
         processes = records.get(kind, [])
         # The consumers of a subscription share its messages; each checkpoint consumer reads all of them.
         for group in [[process] for process in processes] if kind == "checkpoint" else [processes] if processes else []:
-            _check_group(verdict, kind, [line for process in group for line in process], acknowledged)
+            lines_of_group = [line for process in group for line in process]
+            lost = verdict.lost[kind]
+            _check_group(verdict, kind, lines_of_group, acknowledged)
+            if verdict.lost[kind] > lost:
+                verdict.losses += _unread_segments(kind, stored, _last_offsets(lines_of_group, "read"))
     return verdict
+
+
+def _last_offsets(lines: Iterable[Line], name: str) -> dict[str, int]:
+    """Return the greatest recorded offset of each segment."""
+    offsets: dict[str, int] = {}
+    for line in lines:
+        for segment, offset in line.get(name, {}).items():
+            offsets[segment] = max(offset, offsets.get(segment, -1))
+    return offsets
+
+
+def _unread_segments(kind: str, stored: dict[str, int], read: dict[str, int]) -> list[str]:
+    """Return a sentence for each segment that was not read to its end, or for their lack."""
+    behind = [segment for segment in sorted(stored, key=int) if read.get(segment, -1) < stored[segment]]
+    unread = [f"{kind}: segment {id} read up to {read.get(id, -1)}, written up to {stored[id]}" for id in behind]
+    return unread or [f"{kind}: every segment was read to its end, so messages were passed over"]
 
 
 def _check_group(verdict: Verdict, kind: str, lines: Iterable[Line], acknowledged: Counter[str]) -> None:
     seen: dict[str, bytearray] = defaultdict(bytearray)
-    received = 0
+    received, lost = 0, verdict.lost[kind]
     for line in sorted((line for line in lines if "runs" in line), key=itemgetter("at")):
         for key, first, last in line["runs"]:
             numbers = seen[key]
@@ -89,3 +117,7 @@ def _check_group(verdict: Verdict, kind: str, lines: Iterable[Line], acknowledge
     verdict.lost[kind] += sum(count - seen[key][:count].count(1) for key, count in acknowledged.items())
     # Beyond the acknowledged ones there may be some of a killed producer, but none without those before it.
     verdict.lost[kind] += sum(numbers[acknowledged[key] :].count(0) for key, numbers in seen.items())
+    if verdict.lost[kind] > lost:
+        short = [key for key, count in acknowledged.items() if len(seen[key]) < count]
+        passed = [key for key, numbers in seen.items() if numbers.count(0)]
+        verdict.losses.append(f"{kind}: lost at the ends of {len(short)} keys, before later ones of {len(passed)} keys")

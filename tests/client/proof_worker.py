@@ -1,12 +1,13 @@
 """A producer or consumer of `tests.client.proof`, as a process that may be killed at any time.
 
 Its record is a file of JSON lines, each written at once: what a producer has had acknowledged, and what a consumer has
-received, before it acknowledges it. SIGTERM ends it cleanly.
+received, before it acknowledges it; both with the last offset of each segment. SIGTERM ends it cleanly.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from anabranch_client import CheckpointConsumer, Producer, QueueConsumer, StreamConsumer
 from anabranch_client.errors import AnabranchError, AssignmentLost
 from anabranch_client.messages import DeliveryReport
+from anabranch_client.received import ReceivedMessage
 
 Client = TypeVar("Client")
 KEYS = 40
@@ -43,15 +45,17 @@ class Worker:
     def received(self, messages: list[Any]) -> None:
         """Record messages as runs of successive numbers of a key."""
         at, runs = time.monotonic_ns(), {}
+        read: dict[int, int] = {}
         ended: list[tuple[str, int, int]] = []
         for message in messages:
+            read[segment_of(message)] = message.offset()
             key, number = message.key().decode(), int(message.value())
             first, last = runs.get(key, (number, number - 1))
             if number != last + 1:
                 ended.append((key, first, last))
                 first = number
             runs[key] = first, number
-        self.write(at=at, runs=ended + [(key, *run) for key, run in runs.items()])
+        self.write(at=at, runs=ended + [(key, *run) for key, run in runs.items()], read=read)
 
     def connected(self, connect: Callable[[], Client]) -> Client:
         """Return a new client, once the controller answers: it may be away for longer than a client waits."""
@@ -68,6 +72,7 @@ class Worker:
         produced: Counter[str] = Counter()
         acknowledged: Counter[str] = Counter()
         changed: set[str] = set()
+        stored: dict[int, int] = {}
 
         def report(error: AnabranchError | None, delivery: DeliveryReport) -> None:
             key, number = (delivery.key or b"").decode(), int(delivery.value or b"")
@@ -75,10 +80,13 @@ class Worker:
                 self.write(fault=f"report of {key} {number}: {error or 'out of order'}")
             acknowledged[key] += 1
             changed.add(key)
+            if error is None and delivery.offset is not None:
+                stored[delivery.segment] = delivery.offset
 
         def record() -> None:
-            self.write(acknowledged={key: acknowledged[key] for key in changed})
+            self.write(acknowledged={key: acknowledged[key] for key in changed}, stored=stored)
             changed.clear()
+            stored.clear()
 
         with self.connected(lambda: Producer(self.order["config"], self.order["topic"])) as producer:
             began, count = time.monotonic(), 0
@@ -130,8 +138,16 @@ class Worker:
                     new.replace(file)
 
 
+def segment_of(message: Any) -> int:
+    """Return the id of a message's segment; those of a checkpoint consumer are Kafka's own."""
+    if isinstance(message, ReceivedMessage):
+        return message.segment()
+    return int(message.topic().split("..")[4].rpartition("-")[2])
+
+
 def main(order: str) -> None:
     """Run until SIGTERM; a fault is recorded."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
     worker = Worker(json.loads(order))
     work = {
         "producer": worker.produce,

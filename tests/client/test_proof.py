@@ -67,3 +67,36 @@ def test_order_counts_across_consumers_of_a_group() -> None:
 def test_unreported_messages_are_faults() -> None:
     records = {"producer": [[{"at": 1, "acknowledged": {"k": 1}}, {"at": 2, "produced": {"k": 2}}]]}
     assert check(records).faults == ["k: 2 produced, 1 acknowledged"]
+
+
+def with_offsets(last: int, *runs: dict[str, Any]) -> dict[str, list[list[dict[str, Any]]]]:
+    """Records of five messages in one segment, of which a stream consumer has read up to an offset."""
+    records = produced(5)
+    records["producer"][0][0]["stored"] = {"7": 4}
+    return {**records, "stream": [[{**run, "read": {"7": last}} for run in runs]]}
+
+
+def test_verdict_says_which_segments_are_unread() -> None:
+    verdict = check(with_offsets(2, received(3, 0, 2)))
+    assert verdict.is_unread
+    assert verdict.losses == [
+        "stream: lost at the ends of 1 keys, before later ones of 0 keys",
+        "stream: segment 7 read up to 2, written up to 4",
+    ]
+
+
+def test_verdict_tells_passed_over_from_unread_messages() -> None:
+    verdict = check(with_offsets(4, received(3, 0, 1), received(4, 3, 4)))
+    assert verdict.losses == [
+        "stream: lost at the ends of 0 keys, before later ones of 1 keys",
+        "stream: every segment was read to its end, so messages were passed over",
+    ]
+
+
+def test_kinds_without_faults_are_read_to_the_end() -> None:
+    records = {**produced(5), "checkpoint": [[received(3, 0, 1), {"at": 4, "fault": "unreadable"}]]}
+    assert not check(records).is_unread
+    verdict = check({**records, "stream": [[received(3, 0, 2)]]})
+    assert (verdict.is_unread, verdict.is_right) == (True, False)
+    verdict = check({**records, "stream": [[received(3, 0, 4)]]})
+    assert (verdict.is_unread, verdict.is_right) == (False, False)
