@@ -162,8 +162,15 @@ def test_failure_at_the_start_leaves_no_segment_out(consumer: CheckpointConsumer
     assert kafka_of(consumer).assigned == {LAYOUT.segments[id].kafka_topic: 0 for id in (0, 1)}
 
 
-def test_restarting_broker_is_waited_for(consumer: CheckpointConsumer) -> None:
-    kafka_of(consumer).faults.extend([KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER, None])
+@pytest.mark.parametrize(
+    "codes",
+    [
+        (KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER),
+        (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH),
+    ],
+)
+def test_restarting_broker_is_waited_for(consumer: CheckpointConsumer, codes: tuple[int, ...]) -> None:
+    kafka_of(consumer).faults.extend([*codes, None])
     kafka_of(consumer).answers.append([Record(0, 0)])
     assert [message.offset() for message in consumer.consume(9, 0)] == [0]
     assert not kafka_of(consumer).faults

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from anabranch_client import segment_reader
 from anabranch_client.errors import ClientSettingsError, SegmentUnreadable
+from anabranch_client.received import ConsumedSegment
+from anabranch_client.segment_reader import SegmentReader
 from anabranch_client.stream_consumer import StreamConsumer
 from tests.controller.conftest import NOWHERE
 from tests.waiting import wait_until
@@ -49,6 +52,13 @@ class Record:
         return None if self._code is None else KafkaError(self._code)
 
 
+class Position(NamedTuple):
+    """The committed position of a partition, or why it is not known."""
+
+    offset: int
+    error: KafkaError | None = None
+
+
 class FaultyKafka:
     """A member that owns its segment at once, and receives what `answer` returns for each number."""
 
@@ -56,6 +66,9 @@ class FaultyKafka:
 
     def __init__(self, _: object) -> None:
         self.received, self.is_paused = 0, False
+        self.positions: list[Position | KafkaException] = []
+        """Answers to questions about the committed position."""
+        self.assigned: list[int] = []
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_: object) -> None:
         self._on_assign: Callable[..., None] | None = on_assign
@@ -74,6 +87,15 @@ class FaultyKafka:
 
     def consume(self, limit: int, timeout: float) -> list[Record]:
         return []
+
+    def committed(self, _: object) -> list[Position]:
+        answer = self.positions.pop(0)
+        if isinstance(answer, KafkaException):
+            raise answer
+        return [answer]
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned += [partition.offset for partition in partitions]
 
     def pause(self, _: object) -> None:
         self.is_paused = True
@@ -124,6 +146,20 @@ def test_waiting_batches_are_bounded_by_bytes(consumer: StreamConsumer, monkeypa
     assert kafka_of(consumer).received == 3
     assert [message.offset() for message in (consumer.poll(60), consumer.poll(60)) if message] == [0, 1]
     wait_until(lambda: kafka_of(consumer).received > 3, 60)
+
+
+def test_moved_coordinator_is_asked_for_position_again(consumer: StreamConsumer) -> None:
+    segment = ConsumedSegment(0, "segment", "group", "segment", 0)
+    reader = SegmentReader(segment, {**consumer._kafka}, threading.Condition(), lambda _: True)
+    kafka: Any = reader._consumer
+    moved = Position(-1001, KafkaError(KafkaError.NOT_COORDINATOR))
+    kafka.positions = [KafkaException(KafkaError(KafkaError._TRANSPORT)), moved, Position(7)]
+    reader._rewind()
+    assert kafka.assigned == [7]
+    kafka.positions = [KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))]
+    with pytest.raises(KafkaException):
+        reader._rewind()
+    assert kafka.assigned == [7]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ FOR_A_MOMENT = frozenset(
         # From a leader that has not learned of its new term yet.
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
+        # From a new leader whose followers have not confirmed yet what it holds.
+        KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
 NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})

@@ -37,6 +37,10 @@ _PASSING = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        # From a broker that has just begun to lead, or has not learned yet that it does.
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
     }
 )
 """Answers while a broker restarts; a deleted topic has others."""

@@ -201,9 +201,20 @@ class SegmentReader:
             self._rewind()
 
     def _rewind(self) -> None:
-        """Begin the lease again at the committed position."""
-        (stored,) = self._consumer.committed([self.segment.at()])
-        self._consumer.assign([self.segment.at(stored.offset if stored.offset >= 0 else OFFSET_BEGINNING)])
+        """Begin the lease again at the committed position, once the group's coordinator names it."""
+        while self._goes_on():
+            try:
+                (stored,) = self._consumer.committed([self.segment.at()])
+                error = stored.error
+            except KafkaException as failure:
+                error = failure.args[0]
+            if error is None:
+                self._consumer.assign([self.segment.at(stored.offset if stored.offset >= 0 else OFFSET_BEGINNING)])
+                return
+            if error.fatal() or error.code() in FORBIDDEN:
+                raise KafkaException(error)
+            log.warning("segment %s: the position is not known yet: %s", self.segment.kafka_topic, error)
+            time.sleep(POLL_SECONDS)
 
     def _add_messages(self, messages: list[KafkaMessage]) -> None:
         if [message for message in messages if message.error() is not None]:
