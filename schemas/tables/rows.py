@@ -413,7 +413,7 @@ BATCHES = Table("batches", BatchRow, "streaming", log_hours=2, former_log_hours=
 OUTCOMES = Table("outcomes", OutcomeRow, "executor")
 BRAKES = Table("brakes", BrakeRow, "people and executor")
 WAITS = Table("waits", WaitRow, "executor")
-ALERTS = Table("alerts", AlertRow, "ledger")
+ALERTS = Table("alerts", AlertRow, "alerts")
 HORIZONS = Table("horizons", HorizonRow, "people")
 """Written by `anabranch lake retain`; not in `TABLES`, because nobody queries it in SQL."""
 
