@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from anabranch_client import checkpoint_consumer as module
 from anabranch_client.checkpoint_consumer import CheckpointConsumer
 from anabranch_client.checkpoints import Checkpoint
-from anabranch_client.errors import ClientClosed, SegmentUnreadable
+from anabranch_client.errors import ClientClosed, SegmentUnreadable, TopicRemoved
 from anabranch_client.layout import Layout
 from tests.controller.conftest import NOWHERE
 
@@ -167,6 +167,7 @@ def test_failure_at_the_start_leaves_no_segment_out(consumer: CheckpointConsumer
     [
         (KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER),
         (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH),
+        (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART),
     ],
 )
 def test_restarting_broker_is_waited_for(consumer: CheckpointConsumer, codes: tuple[int, ...]) -> None:
@@ -182,19 +183,30 @@ def test_seek_waits_for_restarting_broker(consumer: CheckpointConsumer) -> None:
     assert positions(consumer) == {0: 1, 1: 1}
 
 
-def test_new_segment_unknown_to_a_broker_is_waited_for(consumer: CheckpointConsumer) -> None:
-    kafka_of(consumer).faults.extend([KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART, None])
-    kafka_of(consumer).answers.append([Record(0, 0)])
-    assert [message.offset() for message in consumer.consume(9, 0)] == [0]
-
-
-def test_deleted_segment_is_not_waited_for(consumer: CheckpointConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NEW_TOPIC_SECONDS", 0.0)
+def test_unknown_segment_is_given_up_in_time(consumer: CheckpointConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KAFKA_SECONDS", 0.0)
     faults = kafka_of(consumer).faults
     faults.extend([KafkaError._UNKNOWN_PARTITION, None])
     with pytest.raises(SegmentUnreadable):
         consumer.consume(9, 0)
     assert len(faults) == 1
+
+
+def test_segment_of_deleted_topic_is_not_waited_for(
+    consumer: CheckpointConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KAFKA_SECONDS", 3_600.0)
+    kafka = kafka_of(consumer)
+
+    def delete_topic() -> None:
+        monkeypatch.setattr(consumer._watch, "layout", None)
+        raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+
+    monkeypatch.setattr(kafka, "_fail", delete_topic)
+    with pytest.raises(SegmentUnreadable):
+        consumer.consume(9, 0)
+    with pytest.raises(TopicRemoved):
+        consumer.consume(9, 0)
 
 
 def test_failed_seek_changes_nothing(consumer: CheckpointConsumer) -> None:

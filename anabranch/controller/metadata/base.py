@@ -171,7 +171,10 @@ class MetadataStore(ABC):
         """
 
     def commit_in_parts(self, checks: Sequence[Check], ops: Sequence[Op]) -> None:
-        """Apply `ops` in commits that depend on `checks`. Raises like `commit`; earlier parts stay applied."""
+        """Apply `ops` in order, in as many commits as needed, each conditional on `checks`.
+
+        Raises like `commit`; earlier parts stay applied.
+        """
         for part in self.commit_limit.parts(ops, checks) if self.commit_limit else [ops]:
             if part:
                 self.commit(*checks, *part)

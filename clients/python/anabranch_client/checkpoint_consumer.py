@@ -41,12 +41,13 @@ _PASSING = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
+        # Of a new topic that a broker has not learned of, and of every topic while no broker can be reached.
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""Answers while a broker restarts; a deleted topic has others."""
-NEW_TOPIC_SECONDS = 10.0
-"""A broker may not know a new Kafka topic for so long: until then it is no deleted one."""
-_UNKNOWN = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
+"""Answers that pass by themselves, unless the segment is deleted."""
 _OPTIONS = {
     "group.id": "anabranch-checkpoints",
     "enable.auto.commit": False,
@@ -264,15 +265,15 @@ class CheckpointConsumer:
 
         Raises `SegmentUnreadable`, after `KAFKA_SECONDS` at the latest.
         """
-        begun = time.monotonic()
+        end = time.monotonic() + KAFKA_SECONDS
         while True:
-            left = begun + KAFKA_SECONDS - time.monotonic()
+            left = end - time.monotonic()
             try:
                 return question(max(left, SLICE_SECONDS))
             except KafkaException as error:
-                code, waited = error.args[0].code(), time.monotonic() - begun
-                passes = code in _PASSING or (code in _UNKNOWN and waited < NEW_TOPIC_SECONDS)
-                if not passes or left <= SLICE_SECONDS:
+                layout = self._watch.layout
+                exists = layout is not None and segment.id in layout.segments
+                if error.args[0].code() not in _PASSING or left <= SLICE_SECONDS or not exists:
                     raise SegmentUnreadable(segment.kafka_topic, str(error)) from error
             time.sleep(SLICE_SECONDS)
 
