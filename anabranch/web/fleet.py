@@ -66,6 +66,7 @@ class WatchedFleet:
         self._busy_seconds, self._idle_seconds = REMOTE_LOOK_SECONDS if is_remote(lake) else LOOK_SECONDS
         self.version = 0
         """Grows with every change."""
+        self._looked_at = time.monotonic()
 
     def run(self) -> None:
         """Follow the lake until `stop`; a thread's work."""
@@ -92,6 +93,7 @@ class WatchedFleet:
 
     def look(self) -> None:
         """Take in what is new."""
+        self._looked_at = time.monotonic()
         new = self._reader.read()
         with self._lock:
             changed = list(self._reader.take(new))
@@ -209,8 +211,8 @@ class WatchedFleet:
         with self._lock:
             committed = [row["committed_at"] for row in self._reader.batches]
             newest, is_reading = committed[-1] if committed else None, not self._has_looked
-            late = late_seconds(committed) + (self._idle_seconds if self._idle_seconds > 1 else 0)
-            return PageFreshness(datetime.now(timezone.utc), newest, self._around[0], is_reading, late)
+            late, unseen = late_seconds(committed), min(time.monotonic() - self._looked_at, self._idle_seconds)
+            return PageFreshness(datetime.now(timezone.utc), newest, self._around[0], is_reading, late, unseen)
 
     async def after(
         self, version: int, topic: str | None = None, scope: Scope = EVERYWHERE, seconds: float = 15.0

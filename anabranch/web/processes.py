@@ -95,7 +95,7 @@ def processes(
         job = Process("job", "bad", f"no answer for {span(now.timestamp() - lost)}")
     else:
         job = Process("job", "good", f"last batch {age(freshness.batch_at, now)} ago")
-    states = [job, _kafka(probes.stream, now), _load(batches, now), _executor(brakes, probes.executor, now)]
+    states = [job, _kafka(probes.stream, now), _load(batches, freshness), _executor(brakes, probes.executor, now)]
     if (probe := probes.controller) is not None and probe.words:
         is_good, since = probe.words == "answers", span(now.timestamp() - probe.changed_at)
         words = probe.words if is_good else f"{probe.words} for {since}"
@@ -123,12 +123,13 @@ def _kafka(probe: MetricsProbe | None, now: datetime) -> Process:
     return Process("Kafka lag", "good", f"{words}, {_ago(reading.at, now)}")
 
 
-def _load(batches: Sequence[StoredRow], now: datetime) -> Process:
+def _load(batches: Sequence[StoredRow], freshness: PageFreshness) -> Process:
     """Arrival of load samples, whoever reports them, by the pace at which they came."""
     sampled = [row["committed_at"] for row in batches if row["samples"]]
     if not sampled:
         return Process("load", "quiet", "no samples on record lately" if batches else "unknown")
-    is_late = (now - sampled[-1]).total_seconds() > late_seconds(sampled)
+    now = freshness.now
+    is_late = (now - sampled[-1]).total_seconds() > late_seconds(sampled) + freshness.unseen_seconds
     words = f"no samples for {age(sampled[-1], now)}" if is_late else f"samples {age(sampled[-1], now)} ago"
     return Process("load", "bad" if is_late else "good", words)
 

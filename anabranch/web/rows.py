@@ -75,6 +75,8 @@ class PageFreshness:
     """The first look is not over."""
     late_seconds: float = 60.0
     """Without a batch for longer the job is said to be silent."""
+    unseen_seconds: float = 0.0
+    """Time before `now` that no look at the lake has covered yet."""
 
     @property
     def silent_seconds(self) -> float | None:
@@ -82,4 +84,4 @@ class PageFreshness:
         if self.batch_at is None:
             return None
         age = (self.now - self.batch_at).total_seconds()
-        return age if age > self.late_seconds else None
+        return age if age > self.late_seconds + self.unseen_seconds else None

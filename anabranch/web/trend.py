@@ -16,8 +16,8 @@ POINT_SECONDS = 10.0
 """Between two points."""
 POINTS = 8_640
 """That are kept: a day."""
-GAP_SECONDS = 4 * POINT_SECONDS
-"""Between two points that are further apart nothing is known."""
+GAP_SECONDS = 8 * POINT_SECONDS
+"""Between two points that are further apart nothing is known: twice the pause between looks at an object store."""
 
 
 @dataclass(frozen=True, slots=True)

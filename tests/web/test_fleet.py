@@ -117,6 +117,16 @@ def test_commit_wakes_only_affected_pages(tmp_path):
     asyncio.run(scenario())
 
 
+def test_unseen_time_begins_with_the_newest_look(tmp_path):
+    fleet = page(str(tmp_path)).app.state.fleet
+    fleet._looked_at -= 1_000_000
+    assert fleet.standing().unseen_seconds == fleet._idle_seconds
+    fleet._idle_seconds = 2_000_000
+    assert fleet.standing().unseen_seconds >= 1_000_000
+    fleet.look()
+    assert fleet.standing().unseen_seconds < 1_000_000
+
+
 def test_a_page_that_waits_is_let_go_at_the_end(tmp_path):
     fleet = page(str(tmp_path)).app.state.fleet
 

@@ -46,7 +46,7 @@ def test_job_that_keeps_its_pace_is_never_late(pauses, pause):
 
 def states(batch_at=START, late=60.0, **changed):
     now, brakes = changed.get("now", at(2)), changed.get("brakes", BrakesView((ACTING,)))
-    freshness = PageFreshness(now, batch_at, None, False, late)
+    freshness = PageFreshness(now, batch_at, None, False, late, changed.get("unseen", 0.0))
     batches = [{"committed_at": at(second), "samples": second % 2} for second in range(-40, 1)]
     shown = processes(freshness, changed.get("batches", batches), brakes, changed.get("probes", Probes()), now)
     return {process.name: (process.state, process.words) for process in shown}
@@ -68,6 +68,12 @@ def test_process_that_is_down_is_named():
     assert states(brakes=BrakesView())["executor"] == ("bad", "none is at work")
     assert states(brakes=BrakesView((SILENT,)))["executor"] == ("bad", "1 silent")
     assert states(brakes=BrakesView((ACTING, SILENT)))["executor"] == ("warn", "1 at work, 1 silent")
+
+
+def test_time_before_the_next_look_is_no_silence():
+    assert states(now=at(50), late=15.0, unseen=40.0)["job"] == ("good", "last batch 50 s ago")
+    assert states(now=at(50), unseen=40.0)["load"] == ("good", "samples 51 s ago")
+    assert states(now=at(50), late=15.0, unseen=1.0)["job"] == ("bad", "silent for 50 s")
 
 
 def test_load_that_stops_arriving_is_named():

@@ -10,9 +10,10 @@ from deltalake import write_deltalake
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
 from anabranch.history.picture import BrakesView, ExecutorView
+from anabranch.web.fleet import REMOTE_LOOK_SECONDS
 from anabranch.web.pages.summary import needs_of_processes, summarize
 from anabranch.web.rows import PageFreshness, TopicRow
-from anabranch.web.trend import FleetTrend
+from anabranch.web.trend import FleetPoint, FleetTrend
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import ALERTS, AlertRow
@@ -171,6 +172,13 @@ def test_trend_adds_up_the_fleet_and_shows_gaps():
     ]
     assert points[2] == at(20)
     assert trend.since(at(50)) == [points[3]]
+
+
+def test_points_of_an_unopened_remote_page_are_no_gaps():
+    trend, pause = FleetTrend(), 1.5 * REMOTE_LOOK_SECONDS[1]
+    for number in range(3):
+        trend.add(at(number * pause), [], applied=0)
+    assert [type(point) for point in trend.since(at(0))] == [FleetPoint] * 3
 
 
 def test_trend_of_the_page_is_columns(fleet_lake):
