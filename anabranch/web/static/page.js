@@ -6,8 +6,8 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   const place = event.target;
   const selected = document.getSelection();
   const busy = place.contains(document.activeElement) && /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
-  // An explanation reads the lake, and whoever tabs through it keeps the focus.
-  const held = place.id === "reasons" && (document.hidden || place.contains(document.activeElement));
+  // An explanation that is there reads the lake again only where somebody sees it; whoever tabs through it keeps the focus.
+  const held = place.id === "reasons" && place.querySelector(".answer") && (document.hidden || place.contains(document.activeElement));
   if (held || busy || (selected && !selected.isCollapsed && place.contains(selected.anchorNode))) event.preventDefault();
 });
 
