@@ -17,7 +17,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS: Final = 5.0
+ASK_SECONDS: Final = 2.0
 """Pause between two questions."""
 LAG: Final = "anabranch_stream_lag_records"
 """Of the job: records of a Kafka topic that it had not read when its last batch ended."""
