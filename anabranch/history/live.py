@@ -467,4 +467,4 @@ def _is_cold(rates: SegmentRates | None, policy: Policy | None) -> bool:
 def _executor_view(row: StoredRow, now: datetime) -> ExecutorView:
     beat_at = row["beat_at"]
     is_silent = beat_at is not None and (now - beat_at).total_seconds() > row["seconds"]
-    return ExecutorView(row["executor"], tuple(row["held"]), row["shards"], is_silent)
+    return ExecutorView(row["executor"], tuple(row["held"]), row["shards"], is_silent, beat_at)

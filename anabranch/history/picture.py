@@ -103,6 +103,8 @@ class ExecutorView:
     """The number of shards."""
     is_silent: bool
     """It has not beaten for as long as it promised to: others take over."""
+    beat_at: datetime | None = field(default=None, compare=False)
+    """Its newest heartbeat, which alone is no change."""
 
 
 @dataclass(frozen=True)

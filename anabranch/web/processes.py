@@ -163,7 +163,8 @@ def _executor(brakes: BrakesView, probe: MetricsProbe | None, now: datetime) -> 
         return Process("executor", "bad", f"{len(silent)} silent" if silent else "none is at work")
     words = f"{len(acting)} at work" + (f", {len(silent)} silent" if silent else "")
     words += ", something is paused" if brakes.pauses else ""
-    if (lost := _lost_since(probe)) is not None:
+    lost, beat_at = _lost_since(probe), acting[0].beat_at if len(acting) == 1 else None
+    if lost is not None and not (beat_at and beat_at.timestamp() > lost):
         words += f", no answer for {span(now.timestamp() - lost)}"
         return Process("executor", "bad" if len(brakes.executors) == 1 else "warn", words)
     return Process("executor", "warn" if silent or brakes.pauses else "good", words)

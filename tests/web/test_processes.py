@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import httpx
@@ -201,6 +202,10 @@ def test_executor_without_an_answer_is_down_at_once():
     assert (state, words.startswith("1 at work, no answer for ")) == ("bad", True)
     two = BrakesView((ACTING, ExecutorView("three", (), 1, False)))
     assert states(now=now, brakes=two, probes=Probes(executor=probe))["executor"][0] == "warn"
+    beating = BrakesView((replace(ACTING, beat_at=now + timedelta(hours=1)),))
+    assert states(now=now, brakes=beating, probes=Probes(executor=probe))["executor"] == ("good", "1 at work")
+    silenced = BrakesView((replace(ACTING, beat_at=now - timedelta(hours=1)),))
+    assert states(now=now, brakes=silenced, probes=Probes(executor=probe))["executor"][0] == "bad"
     never, now = answering(None)
     assert states(now=now, probes=Probes(executor=never))["executor"] == ("good", "1 at work")
 
