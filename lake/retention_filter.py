@@ -3,7 +3,8 @@
 The newest row of each kind stays, as do unfinished decisions and other namespaces. Views of the kept days must
 return the same rows as before. So the last hours before them stay too, for windows that reach back; and of layouts
 the rows that separate the incarnations of a topic: every deletion, and the first row of the highest epoch of each
-incarnation, without which a late announcement of an earlier one would look new.
+incarnation, without which a late announcement of an earlier one would look new. Of events the newest row of the
+greatest sender stays, without which what a replaced process announces would look timely.
 
 Stage: under `lake.retention`. Memory: a row for each segment, topic, incarnation or subscription that ever existed,
 ids of decisions, and part of a file.
@@ -141,7 +142,7 @@ def _batches_that_stay(lake: str, paths: Sequence[str]) -> pa.Array:
 
 def _layouts_that_stay(lake: str, paths: Sequence[str]) -> pa.Table:
     """Return every deletion, and the first layout of the highest epoch of each incarnation."""
-    columns = ("subject", "type", "cause", "life", "epoch", "in_columns", *_PLACE)
+    columns = ("subject", "type", "cause", "life", "epoch", "in_columns", "sender", *_PLACE)
     parts = [_lives(arrow_schema(EVENTS.row).empty_table())]
     for path in paths:
         of_file = [_layouts(rows) for rows in rows_of(lake, EVENTS, path, columns, most=_ROWS)]
@@ -162,7 +163,19 @@ def _layouts_that_stay(lake: str, paths: Sequence[str]) -> pa.Table:
         _is_among(layouts.select(named), highest.rename_columns({"epoch_max": "epoch"}).select(named))
     )
     first = of_highest.group_by(["subject", "life", "ended"]).aggregate([("row", "min")])["row_min"]
-    return layouts.filter(pc.or_(layouts["ends"], pc.is_in(layouts["row"], first.combine_chunks()))).select(_PLACE)
+    stays = pc.or_(layouts["ends"], pc.is_in(layouts["row"], first.combine_chunks()))
+    return layouts.filter(pc.or_(stays, _make_deletions_late(layouts))).select(_PLACE)
+
+
+def _make_deletions_late(layouts: pa.Table) -> pa.Array:
+    """Return which layouts have the first row of a sender, of topics that a replaced sender declared deleted."""
+    topics = layouts["subject"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+    senders, ranks = np.unique(layouts["sender"].to_numpy(), return_inverse=True)
+    own = topics * len(senders) + ranks
+    greatest = np.maximum.accumulate(own)
+    is_late = (own < greatest) & (layouts["sender"].to_numpy() >= 0) & layouts["ends"].to_numpy()
+    is_first = np.append(True, greatest[1:] > greatest[:-1])
+    return pa.array(is_first & np.isin(topics, topics[is_late]))
 
 
 def _layouts(rows: pa.Table) -> pa.Table:
@@ -182,6 +195,7 @@ def _lives(layouts: pa.Table) -> pa.Table:
             "subject": layouts["subject"],
             **{name: pc.fill_null(values, -1) for name, values in columns.items()},
             "ends": pc.fill_null(pc.equal(layouts["cause"], "deleted"), False),
+            "sender": pc.fill_null(layouts["sender"], -1),
             **{name: layouts[name] for name in _PLACE},
         }
     )
@@ -189,19 +203,31 @@ def _lives(layouts: pa.Table) -> pa.Table:
 
 def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
     keys, time_column = _NEWEST[table.name]
+    columns = [*keys, time_column, *(["sender"] if table is EVENTS else [])]
     parts, waiting = [_newest(arrow_schema(table.row).empty_table(), keys, time_column)], 0
     for path in paths:
-        for rows in rows_of(lake, table, path, [*keys, time_column], most=_ROWS):
+        for rows in rows_of(lake, table, path, columns, most=_ROWS):
             parts.append(_newest(rows, keys, time_column))
             waiting += len(parts[-1])
             if waiting > _MANY:
                 parts, waiting = [_newest(pa.concat_tables(parts), keys, "newest")], 0
-    return _newest(pa.concat_tables(parts), keys, "newest")
+    return _newest(pa.concat_tables(parts), keys, "newest").select([*keys, "newest"])
 
 
 def _newest(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
-    best = _keys_and_time(rows, keys, time_column).group_by(list(keys)).aggregate([("newest", "max")])
-    return best.select([*keys, "newest_max"]).rename_columns([*keys, "newest"])
+    """Return the newest time by key; of events also that of the greatest sender, who makes others late."""
+    timed = _keys_and_time(rows, keys, time_column)
+    if "sender" not in rows.column_names:
+        best = timed.group_by(list(keys)).aggregate([("newest", "max")])
+        return best.select([*keys, "newest_max"]).rename_columns([*keys, "newest"])
+    timed = timed.append_column("sender", pc.fill_null(rows["sender"], -1))
+    return pa.concat_tables([_last_by_key(timed, keys, order) for order in (["newest"], ["sender", "newest"])])
+
+
+def _last_by_key(timed: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
+    ordered = timed.sort_by([(name, "ascending") for name in order]).group_by(list(keys), use_threads=False)
+    last = ordered.aggregate([("newest", "last"), ("sender", "last")])
+    return last.select([*keys, "newest_last", "sender_last"]).rename_columns([*keys, "newest", "sender"])
 
 
 def _keys_and_time(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:

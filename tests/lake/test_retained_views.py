@@ -125,6 +125,43 @@ def test_layouts_and_consumers_of_kept_days_stay(stories):
         assert kept_days(lake) == before
 
 
+def sent(row, sender):
+    return row.model_copy(update={"sender": sender})
+
+
+def counted(number, seconds, sender):
+    """The consumers of a subscription, as a process announces them."""
+    columns = {"in_columns": True, "subscription": "sub-a", "subscription_type": "STREAM", "consumers": number}
+    return sent(consumer_event("sub-a", number, seconds, topic=ANOTHER).model_copy(update=columns), sender)
+
+
+def of_layout(cause, epoch, seconds, sender):
+    return sent(announced(ANOTHER, cause, epoch, millis(1), seconds, "said"), sender)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        [counted(9, 30, 1)],
+        [of_layout("deleted", 1, 30, 1)],
+        [of_layout("deleted", 1, 30, 1), of_layout("snapshot", 1, 40, 2), of_layout("snapshot", 1, 50, 3)],
+    ],
+    ids=["consumers", "deletion", "deletion before another takes over"],
+)
+def test_what_a_replaced_process_announced_stays_late(late, tmp_path, monkeypatch):
+    """Announcements of process 1 after process 2 has taken over, all of a day that is forgotten."""
+    monkeypatch.setattr(retention_filter, "MARGIN", timedelta(0))
+    lake = str(tmp_path)
+    ready(lake)
+    timely = [of_layout("created", 0, 1, 1), of_layout("split", 1, 10, 1), counted(7, 12, 1)]
+    timely += [of_layout("snapshot", 1, 20, 2), counted(8, 22, 2)]
+    write(lake, batch(1, 5 * MIDNIGHT), *timely, *late, counted(5, MIDNIGHT + 60, 1))
+    before = kept_days(lake)
+    assert [row.split("'waiting': ")[1][0] for row in before["consumers_waiting"]] == ["4"]
+    assert forget_rows(lake, EVENTS, DAY, is_dry_run=False).rows > 0
+    assert kept_days(lake) == before
+
+
 def test_six_hours_before_the_cut_stay_for_windows(tmp_path):
     """Such as the fleet's last hour, half an hour after the first midnight that is kept."""
     lake = str(tmp_path)
