@@ -23,7 +23,7 @@ from anabranch.auth.scopes import EVERYWHERE, Scope, covers_resource
 from anabranch.history.live import LakeReader
 from anabranch.history.picture import BrakesView, LakeView, TopicView, late_seconds
 from anabranch.web.rows import HOT, PageFreshness, TopicRow
-from anabranch.web.trend import FleetTrend
+from anabranch.web.trend import GAP_SECONDS, FleetTrend
 from anabranch.web.words import namespace_of
 from decisions.autoscale.policy import ResolvedPolicy
 from decisions.autoscale.snapshot import MANAGED
@@ -60,10 +60,10 @@ class WatchedFleet:
         self._wakers: set[asyncio.Event] = set()
         self._alerts_tail = Tail(lake, ALERTS)
         self._alerts: deque[StoredRow] = deque(maxlen=MAX_ALERTS)
-        self.trend = FleetTrend()
-        """The whole fleet over time, since this process looks at it."""
         self._stop, self._page_opened = threading.Event(), threading.Event()
         self._busy_seconds, self._idle_seconds = REMOTE_LOOK_SECONDS if is_remote(lake) else LOOK_SECONDS
+        self.trend = FleetTrend(max(GAP_SECONDS, 2 * self._idle_seconds))
+        """The whole fleet over time, since this process looks at it."""
         self.version = 0
         """Grows with every change."""
         self._looked_at = time.monotonic()

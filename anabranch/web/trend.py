@@ -16,8 +16,8 @@ POINT_SECONDS = 10.0
 """Between two points."""
 POINTS = 8_640
 """That are kept: a day."""
-GAP_SECONDS = 8 * POINT_SECONDS
-"""Between two points that are further apart nothing is known: twice the pause between looks at an object store."""
+GAP_SECONDS = 4 * POINT_SECONDS
+"""Between two points that are further apart nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class FleetPoint:
 class FleetTrend:
     """The newest points, oldest first. One thread adds them."""
 
-    def __init__(self) -> None:
+    def __init__(self, gap_seconds: float = GAP_SECONDS) -> None:
+        """`gap_seconds`: more than the longest pause between two points."""
+        self._gap_seconds = gap_seconds
         self._points: deque[FleetPoint] = deque(maxlen=POINTS)
         self._applied: int | None = None
 
@@ -63,7 +65,7 @@ class FleetTrend:
         for point in list(self._points):
             if point.at < instant:
                 continue
-            if previous is not None and (point.at - previous.at).total_seconds() > GAP_SECONDS:
+            if previous is not None and (point.at - previous.at).total_seconds() > self._gap_seconds:
                 points.append(previous.at + timedelta(seconds=POINT_SECONDS))
             points.append(point)
             previous = point

@@ -3,6 +3,8 @@
 Stage: first in the stateful operator (`streaming`), and last before every producer (`controller`, `executor`,
 `local`), so that one validator covers what is written and what is read. A refused message carries a `RejectReason`;
 parsing never raises.
+
+Longer than other modules because all messages share one parser.
 """
 
 from __future__ import annotations

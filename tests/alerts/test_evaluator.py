@@ -1,4 +1,7 @@
-"""Rounds over a lake that grows: what is recorded, told, and gone on from after a restart."""
+"""Rounds over a lake that grows: what is recorded, told, and gone on from after a restart.
+
+Longer than other files: one test for each thing that can change between two rounds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The collector against a cluster of fake brokers: what it says, also when they lie, are slow or cut their answers."""
+"""The collector against a cluster of fake brokers: what it says, also when they lie, are slow or cut their answers.
+
+Longer than other files: one test for each way in which a broker can mislead it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Why a topic acts or holds, worked out from the lake's rows: the job's own engine writes them, without Spark."""
+"""Why a topic acts or holds, worked out from the lake's rows: the job's own engine writes them, without Spark.
+
+Longer than other files: one test for each situation that an explanation can meet.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The executor held by its brakes: it waits, forgets nothing over kill -9, and judges again when it is let go on.
 
 On a real lake and a real controller; people speak through the command line.
+
+Longer than other files: one test for each brake and each way in which it is let go.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Loads are forgotten, and a rebuild, a replay and the views come to what they came to with them. No JVM."""
+"""Loads are forgotten, and a rebuild, a replay and the views come to what they came to with them. No JVM.
+
+Longer than other files: forgetting, rebuilding and replaying are all tried on the same calm lake.
+"""
 
 from __future__ import annotations
 

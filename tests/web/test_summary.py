@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
 from anabranch.history.picture import BrakesView, ExecutorView
-from anabranch.web.fleet import REMOTE_LOOK_SECONDS
+from anabranch.web.fleet import REMOTE_LOOK_SECONDS, WatchedFleet
 from anabranch.web.pages.summary import needs_of_processes, summarize
 from anabranch.web.rows import PageFreshness, TopicRow
 from anabranch.web.trend import FleetPoint, FleetTrend
@@ -175,7 +175,7 @@ def test_trend_adds_up_the_fleet_and_shows_gaps():
 
 
 def test_points_of_an_unopened_remote_page_are_no_gaps():
-    trend, pause = FleetTrend(), 1.5 * REMOTE_LOOK_SECONDS[1]
+    trend, pause = WatchedFleet("s3://bucket/lake").trend, 1.5 * REMOTE_LOOK_SECONDS[1]
     for number in range(3):
         trend.add(at(number * pause), [], applied=0)
     assert [type(point) for point in trend.since(at(0))] == [FleetPoint] * 3

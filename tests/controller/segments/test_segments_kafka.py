@@ -1,4 +1,7 @@
-"""Segment topics on a real broker: sealed segments and acknowledged messages stay, operations can be repeated."""
+"""Segment topics on a real broker: sealed segments and acknowledged messages stay, operations can be repeated.
+
+Longer than other files: all operations on the same broker.
+"""
 
 from __future__ import annotations
 

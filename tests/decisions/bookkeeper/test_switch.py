@@ -1,4 +1,7 @@
-"""What a switch does next, row by row of PIP-477's failure table and its holes."""
+"""What a switch does next, row by row of PIP-477's failure table and its holes.
+
+Longer than other files: the table has many rows.
+"""
 
 from __future__ import annotations
 

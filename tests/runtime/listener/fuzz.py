@@ -6,6 +6,8 @@ and frames, pipelined, cut into pieces, half-closed, reset, unread, with and wit
 another tenant splits topics, or loads the page, and a probe asks `/healthz`. Fails with the number of the case when
 something is answered with 500, is no HTTP or is not answered, the log has a traceback, the process ends or grows, a
 probe takes longer than a second, or layouts do not tile. `--only NUMBER` plays one case of the seed again.
+
+Longer than other files: all cases share sockets, clients and judgement.
 """
 
 from __future__ import annotations
