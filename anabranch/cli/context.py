@@ -41,6 +41,8 @@ STORY = Path("conf/story.toml")
 """Laid over that by a local run without a Pulsar."""
 WITH_CLIENTS = Path("conf/clients.toml")
 """Laid over that by a local run with real producers and consumers."""
+WITH_GENERATED = Path("conf/generated.toml")
+"""Laid over that by a local run with made-up samples, and no settings of its own."""
 WITH_PULSAR = Path("conf/demonstration-pulsar.toml")
 """Laid over the demonstration's by a local run with a Pulsar."""
 

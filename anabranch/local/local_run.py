@@ -32,7 +32,7 @@ from anabranch.local.processes import PartSpec, PartState
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.pulsar.traffic import make_topic, traffic_command
 from anabranch.local.report import build_report
-from anabranch.local.run_file import write_run_file
+from anabranch.local.run_file import RUN_FILE, write_run_file
 from anabranch.local.setup import check_client_package, ensure_jars, ensure_pulsar
 from anabranch.local.supervisor import Supervisor
 from lake.tables import create_lake, read_columns
@@ -277,6 +277,14 @@ class LocalRun:
             raise SetupError(
                 f"{checkpoint} belongs to broker data that is gone from {self.folder}: `anabranch local reset`"
                 " (make reset) forgets both"
+            )
+
+        file = self.folder / RUN_FILE
+        former = load_settings([file], self.settings.home, {}).traffic.load if file.is_file() else None
+        if not self.pulsar and former not in (None, self.settings.traffic.load):
+            raise SetupError(
+                f"{self.folder} has the state of a run with --demand {former}, its segments are of another kind: "
+                "`anabranch local reset` (make reset) forgets it"
             )
 
     def _check_disk(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from anabranch.local.broker import free_ports
 from schemas.settings.root import Settings
 
+RUN_FILE = "run.toml"
 # Broker and controller of a local run are its own and on loopback, whatever the settings say of others.
 _PLAIN_KAFKA = (
     'security_protocol = "PLAINTEXT"\nusername = ""\npassword_file = ""\nca = ""\ncertificate = ""\nkey = ""\n'
@@ -21,12 +22,12 @@ _PLAIN_CONTROLLER = 'certificate = ""\nkey = ""\nclient_ca = ""\n'
 def write_run_file(
     settings: Settings, bootstrap: str, port: int, page_port: int, *, pulsar: bool, shadow: bool
 ) -> Path:
-    """Write `run.toml` into `[local] folder` and return its path. The page asks its parts at free ports."""
+    """Write the file into `[local] folder` and return its path. The page asks its parts at free ports."""
     from streaming.checkpoint.storage import checkpoint_of
 
     ports = free_ports(3)
     has_collector = pulsar or settings.traffic.load == "clients"
-    file = settings.path(settings.local.folder) / "run.toml"
+    file = settings.path(settings.local.folder) / RUN_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
         "# Written by every local run: where its parts find one another, and its state.\n"
@@ -40,6 +41,7 @@ def write_run_file(
         f"metrics_port = {settings.executor.metrics_port or ports[2]}\n"
         f"[stream]\nmetrics_port = {settings.stream.metrics_port or ports[0]}\n"
         f"checkpoint = {_quoted(checkpoint_of(settings))}\n"
+        f'[traffic]\nload = "{settings.traffic.load}"\n'
         f"[collect]\nfolder = {_quoted(settings.path(settings.collect.folder))}\n"
         # A single broker leads every topic: there is nothing to stand by for.
         + ('consumers = "registered"\n' if pulsar else "")

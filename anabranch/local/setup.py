@@ -127,7 +127,12 @@ def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str], say: Callable
         got.rename(folder)
 
 
+def has_client_package() -> bool:
+    """Return whether the package of the clients is installed."""
+    return importlib.util.find_spec("anabranch_client") is not None
+
+
 def check_client_package() -> None:
     """Raise `SetupError` unless the package of the clients is installed."""
-    if importlib.util.find_spec("anabranch_client") is None:
+    if not has_client_package():
         raise SetupError("real producers and consumers need the package anabranch-client: pip install ./clients/python")

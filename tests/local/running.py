@@ -24,8 +24,10 @@ HOME = Path(__file__).resolve().parents[2]
 class Run:
     """A run in a folder of its own."""
 
-    def __init__(self, folder: Path, *more: str, on_terminal: bool = False, settings: str = "") -> None:
-        """`more`: options of `anabranch run --local`; `settings`: TOML behind that of the folder's own."""
+    def __init__(
+        self, folder: Path, *more: str, on_terminal: bool = False, settings: str = "", base: str = "demonstration"
+    ) -> None:
+        """`more`: options of `anabranch run --local`; `settings`: TOML behind that of the folder's own, `base` before."""
         self.folder = folder
         overlay = folder / "overlay.toml"
         overlay.write_text(
@@ -35,7 +37,7 @@ class Run:
         )
         arguments = [
             "--config",
-            "conf/demonstration.toml",
+            f"conf/{base}.toml",
             "--config",
             str(overlay),
             "run",

@@ -1,4 +1,4 @@
-"""Local runs with a real Pulsar in separate processes, parts of them killed with SIGKILL."""
+"""Local runs with real clients or a real Pulsar in separate processes, parts of them killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.broker, pyte
 
 
 @pytest.fixture
+def run_with_clients(tmp_path, jars):
+    one = Run(tmp_path, "--demand", "clients", base="clients")
+    yield one
+    end(one)
+
+
+@pytest.fixture
 def run_with_pulsar(tmp_path, jars, pulsar_jars):
     one = Run(tmp_path, "--pulsar")
     yield one
@@ -32,6 +39,26 @@ def run_in_the_shadow(tmp_path, jars, pulsar_jars):
     one = Run(tmp_path, "--pulsar", "--shadow", on_terminal=True)
     yield one
     end(one)
+
+
+def test_clients_lose_nothing_when_parts_are_killed(run_with_clients):
+    run = run_with_clients
+    wait_until(lambda: applied_kinds(run), 240, 0.5)
+    before = len(applied_ids(run))
+    for part in ("collect", "executor", "controller", "stream"):
+        run.kill(part)
+    # Decided, applied and followed by the clients, after all of them are back.
+    wait_until(lambda: len(applied_ids(run)) >= before + 2, 240, 0.5)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(180) == 0, run.output[-3000:]
+
+    report = json.loads(run.report.read_text())
+    assert report["integrity"]["ok"], report["integrity"]
+    assert report["deadLetters"] == {}
+    assert superseded_by_others(run.folder / "lake") == [], "nobody else acts on the topics"
+    counts = report["clients"]
+    assert counts["produced"] == counts["consumed"] > 10_000, counts
+    assert (counts["lost"], counts["outOfOrder"], counts["failed"]) == (0, 0, 0), counts
 
 
 def test_pulsar_topic_splits_and_merges_without_loss(run_with_pulsar):

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from anabranch.cli.main import cli
 from anabranch.local.broker import is_serving
-from anabranch.local.local_run import part_environment
+from anabranch.local.local_run import LocalRun, part_environment
 from anabranch.local.processes import session_members
 from anabranch.local.run_file import write_run_file
 from anabranch.local.setup import check_client_package
@@ -164,6 +164,14 @@ def test_run_stays_on_own_cluster(tmp_path, jars):
     assert "live.invalid" not in (tmp_path / "var" / "log" / "controller.log").read_text()
 
 
+@pytest.mark.process
+def test_run_file_names_the_kind_of_load(tmp_path):
+    settings = load_settings([HOME / "conf/clients.toml"], tmp_path, {})
+    file = write_run_file(settings, "127.0.0.1:1", 2, 3, pulsar=False, shadow=False)
+    assert load_settings([file], HOME, {}).traffic.load == "clients"
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("pulsar", [False, True])
 def test_run_file_alone_leads_to_the_same_state(tmp_path, pulsar):
     settings = load_settings([HOME / "conf/demonstration-pulsar.toml"], tmp_path, {})
@@ -226,16 +234,24 @@ def test_signal_during_start_leaves_nothing(tmp_path, jars, name):
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ((), ["local", "demonstration", "story"]),
-        (("--pulsar",), None),
-        (("--demand", "clients"), ["local", "demonstration", "story", "clients"]),
+        ((), ["local", "demonstration", "story", "clients"]),
+        (("--demand", "generated"), ["local", "demonstration", "story", "generated"]),
+        (("--field",), ["local", "generated"]),
+        (("--pulsar",), ["local", "demonstration", "demonstration-pulsar"]),
     ],
 )
-def test_story_is_for_made_up_traffic_only(tmp_path, monkeypatch, options, names):
+def test_each_demand_has_settings_and_a_place_of_its_own(tmp_path, monkeypatch, options, names):
     runs = []
     monkeypatch.setattr("anabranch.local.local_run.LocalRun", lambda settings, files, *_, **__: runs.append(files))
     CliRunner().invoke(cli, ["--home", str(tmp_path), "run", "--local", *options])
-    assert [file.stem for file in runs[0]] == (names or ["local", "demonstration", "demonstration-pulsar"])
+    assert [file.stem for file in runs[0]] == names
+
+
+def test_state_of_another_demand_is_refused(tmp_path):
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "run.toml").write_text('[traffic]\nload = "generated"\n')
+    with pytest.raises(SetupError, match=r"--demand generated.*local reset"):
+        LocalRun(load_settings([HOME / "conf/clients.toml"], tmp_path, {}), []).start()
 
 
 @pytest.mark.parametrize("option", ["--pulsar", "--field"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from anabranch.cli.context import DEMONSTRATION, LOCAL, STORY, WITH_CLIENTS, WITH_PULSAR, Context
+from anabranch.cli.context import DEMONSTRATION, LOCAL, STORY, WITH_CLIENTS, WITH_GENERATED, WITH_PULSAR, Context
 from anabranch.cli.instants import DURATION
 from anabranch.cli.logs import start_logging
 
@@ -33,10 +33,9 @@ from anabranch.cli.logs import start_logging
 )
 @click.option(
     "--demand",
-    type=click.Choice(["generated", "clients"]),
-    default="generated",
-    show_default=True,
-    help="Made-up load samples, or real producers and consumers with segments in Kafka; not with --pulsar, --field.",
+    type=click.Choice(["clients", "generated"]),
+    help="Real producers and consumers with segments in Kafka, or made-up load samples. Default: clients; generated "
+    "with --field or settings of your own, or without the package anabranch-client.",
 )
 @click.option(
     "--pulsar",
@@ -60,7 +59,7 @@ def run_command(
     report_file: Path | None,
     no_screen: bool,
     field: bool,
-    demand: str,
+    demand: str | None,
     pulsar: bool,
     shadow: bool,
     without: tuple[str, ...],
@@ -70,9 +69,9 @@ def run_command(
     \b
     Settings of your own (-c) replace conf/demonstration.toml and conf/story.toml: name those first to keep them.
     State is kept: the next run goes on where this one ended; `anabranch local reset` forgets it. Ctrl-C ends it
-    cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). Logs of the parts: log/ in
-    var, var/with-pulsar (--pulsar) or var/with-clients (--demand clients). Exit code 1 when a part was not running at
-    the end.
+    cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). State and log/ of the parts
+    are in var, var/with-generated (--demand generated, --field) or var/with-pulsar (--pulsar). Exit code 1 when a part
+    was not running at the end.
     """
     if not is_local:
         raise click.UsageError(
@@ -80,19 +79,13 @@ def run_command(
         )
     if shadow and not pulsar:
         raise click.UsageError("--shadow is for --pulsar: our own controller has no scaler of its own")
-    clients = demand == "clients"
-    if clients and (pulsar or field):
+    if demand and (pulsar or (field and demand == "clients")):
         raise click.UsageError(
-            "--demand clients has thresholds of its own, and no Pulsar: leave --pulsar and --field out"
+            f"--demand {demand} is not for {'--pulsar' if pulsar else '--field'}: leave one of them out"
         )
-    context.extra.append(LOCAL)
-    if not field and not context.own:
-        context.extra += [DEMONSTRATION] if pulsar else [DEMONSTRATION, STORY]
-    if pulsar:
-        context.extra.append(WITH_PULSAR)
-    if clients:
-        context.extra += [] if STORY in context.extra else [DEMONSTRATION, STORY]
-        context.extra.append(WITH_CLIENTS)
+    has_own = bool(context.own)
+    demand = demand or _usual_demand(pulsar or field or has_own)
+    context.extra += _layers(demand == "clients", field, pulsar, has_own)
     settings = context.settings
     from anabranch.local.local_run import LocalRun
     from anabranch.local.supervisor import lock_folder
@@ -128,6 +121,30 @@ def run_command(
     unhealthy = [f"{state.name} ({state.detail or state.state})" for state in run.unhealthy_at_end]
     if unhealthy:
         raise click.ClickException(f"not running at the end: {', '.join(unhealthy)}; see the logs in {run.folder}/log")
+
+
+def _usual_demand(has_other_settings: bool) -> str:
+    """Return the demand of a run that is not asked for one."""
+    from anabranch.local.setup import has_client_package
+
+    if has_other_settings:
+        return "generated"
+    if has_client_package():
+        return "clients"
+    click.echo(
+        "the load is made up: real clients need the package anabranch-client (pip install ./clients/python)",
+        err=True,
+    )
+    return "generated"
+
+
+def _layers(clients: bool, field: bool, pulsar: bool, has_own: bool) -> list[Path]:
+    """Return the settings files of a run, below its own."""
+    if clients:
+        return [LOCAL, DEMONSTRATION, STORY, WITH_CLIENTS]
+    clocks = [] if field or has_own else [DEMONSTRATION] if pulsar else [DEMONSTRATION, STORY]
+    place = [WITH_PULSAR] if pulsar else [] if has_own else [WITH_GENERATED]
+    return [LOCAL, *clocks, *place]
 
 
 def _follow_run(run: Any, seconds: float | None, screen: bool, wants_report: bool) -> dict[str, Any] | None:
