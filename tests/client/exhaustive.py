@@ -20,7 +20,6 @@ from anabranch_client.errors import AnabranchError, MessageTooLarge
 from anabranch_client.lanes import Lanes, LaneState
 from anabranch_client.layout import Layout, LayoutSegment
 from anabranch_client.messages import PendingMessage
-from decisions.topic.hashing import key_hash
 from decisions.topic.layout import SegmentLayout
 
 TOPIC = "topic://acme/shop/orders"
@@ -166,7 +165,7 @@ class World:
     def _produce(self) -> None:
         key = self.scenario.keys[self.produced]
         record = PendingMessage()
-        record.key, record.hash, record.number = key, key_hash(key), self.produced
+        record.key, record.number = key, self.produced
         self.produced += 1
         self.lanes.submit(record)
 

@@ -37,7 +37,7 @@ def test_messages_that_overtake_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_lost_resends_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lanes, "_resubmit", lambda lanes, record: None)
+    monkeypatch.setattr(Lanes, "resubmit", lambda lanes, record: None)
     with pytest.raises(AssertionError, match=r"after .*seal"):
         explore(Scenario.of(1, "ll", (0,)))
 

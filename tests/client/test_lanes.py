@@ -49,19 +49,11 @@ class Model:
     def produce(self, choice: int) -> None:
         key = KEYS[choice % len(KEYS)]
         record = PendingMessage()
-        record.key, record.hash, lane = self.lanes.routes.get(key) or self.lanes.find_route(key)
-        assert record.hash == (None if key is None else key_hash(key))
-        record.number = self.number
+        record.key, record.number = key, self.number
         self.number += 1
         if choice % 23 == 0:
             self.oversized.add(record.number)
-        if lane is None:
-            self.lanes.submit(record)
-        else:
-            # As in `Producer.produce`.
-            record.lane = lane
-            lane.in_flight += 1
-            self.send(lane.segment, record)
+        self.lanes.submit(record)
 
     def answer(self, choice: int) -> None:
         """Kafka answers the oldest messages of a segment."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import FrameType, SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, Message
@@ -26,7 +26,8 @@ from anabranch_client.errors import (
 )
 from anabranch_client.lanes import Lanes, LaneState
 from anabranch_client.layout import Layout
-from anabranch_client.messages import DeliveryReport, PendingMessage
+from anabranch_client.messages import DeliveryReport
+from anabranch_client.outbox import Outboxes
 from anabranch_client.producer import Producer
 from tests.controller.conftest import NOWHERE
 
@@ -69,6 +70,11 @@ class AnsweringKafka:
     def produce(self, topic: str, value: bytes, key: bytes, partition: int, report: object) -> None:
         assert callable(report)
         self.sent.append(report)
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int, report: object) -> int:
+        assert callable(report)
+        self.sent += [report] * len(messages)
+        return len(messages)
 
     def poll(self, timeout: float) -> None:
         for offset in range(len(self.sent)):
@@ -205,7 +211,7 @@ def test_interrupted_produce_still_reports(kafka: AnsweringKafka, monkeypatch: p
     def produce(topic: str, value: bytes, *details: object) -> None:
         if value == b"refused":
             raise TypeError("a wrong argument")
-        kafka.sent.append(cast(PendingMessage, details[-1]))
+        kafka.sent.append(cast(Any, details[-1]))
         raise KeyboardInterrupt
 
     reported: list[bytes | None] = []
@@ -248,7 +254,10 @@ def test_interrupt_in_kafkas_report_comes_after_it(kafka: AnsweringKafka, monkey
 def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     # librdkafka's own broker, in this process; a signal whenever this process has used some milliseconds.
     monkeypatch.setitem(module.PRODUCER_OPTIONS, "allow.auto.create.topics", True)
-    codes = {call.__code__ for call in (Producer.produce, Producer._send, Producer._settle, Lanes.submit)}
+    codes = {
+        call.__code__
+        for call in (Producer.produce, Producer._send, Producer._settle, Lanes.submit, Outboxes.send, Outboxes._empty)
+    }
     accepted: list[bytes] = []
     doubtful: set[bytes] = set()
     reported: list[bytes | None] = []

@@ -27,7 +27,7 @@ class Run:
     def __init__(
         self, folder: Path, *more: str, on_terminal: bool = False, settings: str = "", base: str = "demonstration"
     ) -> None:
-        """`more`: options of `anabranch run --local`; `settings`: TOML behind that of the folder's own, `base` before."""
+        """`more`: options of `anabranch run --local`; `settings`: TOML behind the folder's own, `base` before."""
         self.folder = folder
         overlay = folder / "overlay.toml"
         overlay.write_text(

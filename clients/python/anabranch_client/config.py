@@ -108,6 +108,9 @@ def kafka_client(kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) 
 
 MAX_MESSAGES, MAX_KBYTES = 100_000, 131_072
 """Default bounds of a producer's unacknowledged messages."""
+LINGER_MS = 5.0
+"""Default of `linger.ms`."""
+SMALL_BYTES = 4_096
 _NOT_SUPPORTED = {
     "transactional.id": "use TransactionalProducer",
     "on_delivery": "pass it to produce",
@@ -161,6 +164,15 @@ class ProducerSettings:
     max_bytes: int
     timeout_seconds: float
     """Time after which a message is given up."""
+    small_bytes: int
+    """Largest value of a message that waits for others in the producer."""
+    linger_ms: float
+    """Longest time that messages wait for others: first in the producer, then in Kafka's client."""
+
+    @property
+    def own_linger_ms(self) -> float:
+        """The producer's part of it."""
+        return min(self.linger_ms, LINGER_MS) / 2
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ProducerSettings:
@@ -174,6 +186,9 @@ class ProducerSettings:
             messages = int(kafka.pop("queue.buffering.max.messages", MAX_MESSAGES)) or 2**63
             kbytes = int(kafka.pop("queue.buffering.max.kbytes", MAX_KBYTES))
             milliseconds = int(kafka.get("message.timeout.ms", kafka.get("delivery.timeout.ms", 300_000)))
+            small_bytes = min(int(kafka.get("message.max.bytes", SMALL_BYTES)) // 2, SMALL_BYTES)
+            linger_ms = float(kafka.get("linger.ms", kafka.get("queue.buffering.max.ms", LINGER_MS)))
         except ValueError as error:
-            raise ClientSettingsError(f"a bound of the producer is no whole number: {error}") from error
-        return cls(controller, kafka, messages, kbytes * 1024, milliseconds / 1000 or float("inf"))
+            raise ClientSettingsError(f"a bound of the producer is no number: {error}") from error
+        timeout = milliseconds / 1000 or float("inf")
+        return cls(controller, kafka, messages, kbytes * 1024, timeout, small_bytes, linger_ms)

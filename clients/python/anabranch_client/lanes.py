@@ -29,6 +29,7 @@ from typing import TypeAlias
 from anabranch_client.errors import AnabranchError, DeliveryError
 from anabranch_client.layout import MAX_CACHED_HASHES, MAX_CACHED_KEY_BYTES, KeyHashes, Layout, LayoutSegment
 from anabranch_client.messages import PendingMessage
+from anabranch_client.sent_batch import SmallMessage
 
 
 class LaneState(Enum):
@@ -47,22 +48,22 @@ _OPEN = LaneState.OPEN
 class Lane:
     """Messages of a segment."""
 
-    __slots__ = ("in_flight", "layout", "refused", "segment", "state", "waiting")
+    __slots__ = ("age", "in_flight", "layout", "outbox", "refused", "segment", "state", "waiting")
 
     def __init__(self, segment: LayoutSegment, layout: Layout) -> None:
         self.segment, self.layout = segment, layout
+        self.age = layout.created_at_ms or 0, segment.id
+        """Sort key: ancestors come before descendants, former incarnations before later ones."""
         self.state = LaneState.OPEN
         self.in_flight = 0
         self.refused: list[tuple[PendingMessage, DeliveryError]] = []
         self.waiting: deque[PendingMessage] = deque()
-
-    @property
-    def age(self) -> tuple[int, int]:
-        """Sort key: ancestors come before descendants, former incarnations before later ones."""
-        return (self.layout.created_at_ms or 0, self.segment.id)
+        self.outbox: list[SmallMessage] = []
+        """Accepted messages that are sent together: see `outbox`."""
 
 
-Route: TypeAlias = "tuple[bytes | None, int | None, Lane | None]"
+Route: TypeAlias = "tuple[bytes | None, Lane]"
+"""A key as bytes, and the open lane that takes its messages."""
 
 
 class Lanes:
@@ -88,22 +89,26 @@ class Lanes:
         self.resent = 0
         """Number of messages that were sent again after a segment had refused them."""
         self._hashes = KeyHashes()
-        self.routes: dict[str | bytes | None, Route] = {}
+        self.routes: dict[str | bytes, Route] = {}
         """Routes of keys; empty while a lane is blocked."""
         self.layout = layout
         self._use(layout)
 
-    def find_route(self, key: str | bytes | None) -> Route:
-        """Return a key as bytes, its hash, and the open lane that takes its messages; without one, use `submit`."""
+    def find_route(self, key: str | bytes | None) -> Route | None:
+        """Return the route of a key, and keep it for its next messages; None while a lane is blocked.
+
+        Also none has a key that is too long to keep. Without a key, messages go to each open lane in turn.
+        """
+        if self.blocked:
+            return None
         if key is None:
-            return None, None, None
+            return None, self._next_lane()
         encoded = key.encode() if isinstance(key, str) else key
-        hash = self._hashes[encoded]
-        if self.blocked or len(encoded) > MAX_CACHED_KEY_BYTES:
-            return encoded, hash, None
+        if len(encoded) > MAX_CACHED_KEY_BYTES:
+            return None
         if len(self.routes) >= MAX_CACHED_HASHES:
             self.routes.clear()
-        route = self.routes[key] = encoded, hash, self._lane_of(hash)
+        route = self.routes[key] = encoded, self._lane_of(encoded)
         return route
 
     def follow(self, layout: Layout) -> None:
@@ -113,7 +118,7 @@ class Lanes:
 
     def submit(self, record: PendingMessage) -> None:
         """Send a message, or let it wait behind earlier ones of its key."""
-        lane = record.lane = self._lane_of(record.hash)
+        lane = record.lane = self._lane_of(record.key)
         if lane.state is _OPEN:
             lane.in_flight += 1
             try:
@@ -157,7 +162,7 @@ class Lanes:
         for record, error in refused:
             self._report(record, error)
         for record in waiting:
-            self._resubmit(record)
+            self.resubmit(record)
 
     def advance(self) -> None:
         """Send the messages of finished lanes to the segments of the layout, until nothing more can move."""
@@ -171,7 +176,7 @@ class Lanes:
             try:
                 self.blocked.remove(lane)
                 for record in records:
-                    self._resubmit(record)
+                    self.resubmit(record)
             except BaseException:
                 lane.waiting = deque(record for record in records if not record.is_accepted)
                 if lane not in self.blocked:
@@ -190,8 +195,8 @@ class Lanes:
                 for record in over:
                     self._report(record, error(lane))
 
-    def _resubmit(self, record: PendingMessage) -> None:
-        """Submit a message that the application no longer waits for: errors are reported."""
+    def resubmit(self, record: PendingMessage) -> None:
+        """Submit a message whose `produce` has returned: errors are reported."""
         try:
             self.submit(record)
         except DeliveryError as error:
@@ -217,6 +222,7 @@ class Lanes:
             elif lane.in_flight:
                 self._block(lane, LaneState.SEALED)
             else:
+                lane.state = LaneState.SEALED
                 del self._lanes[lane.segment.kafka_topic]
         self._active = []
         for segment in layout.active:
@@ -232,9 +238,10 @@ class Lanes:
         self.blocked.append(lane)
         self.blocked.sort(key=lambda lane: lane.age)
 
-    def _lane_of(self, hash: int | None) -> Lane:
-        if hash is None:
+    def _lane_of(self, key: bytes | None) -> Lane:
+        if key is None:
             return self._next_lane()
+        hash = self._hashes[key]
         for lane in self.blocked:
             if lane.segment.start <= hash <= lane.segment.end:
                 return lane

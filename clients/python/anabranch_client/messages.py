@@ -37,7 +37,7 @@ class DeliveryReport:
     offset: int | None
     """None for a message that was not stored, or whose acknowledgement was repeated without its offset."""
     lane: Lane
-    """Internal: lane of the last attempt to send it."""
+    """Internal: lane of the segment."""
 
     @property
     def topic(self) -> str:
@@ -77,18 +77,45 @@ OnDelivery: TypeAlias = Callable[["AnabranchError | None", DeliveryReport], Any]
 """Called from `poll` and `flush` with the error, or None, and the report."""
 
 
-class PendingMessage(DeliveryReport):
-    """A message until its delivery is reported; then the report itself, to save an object."""
+class DueReport(NamedTuple):
+    """A report that has not been called. Plain tuples of this shape serve as well."""
 
-    # Python's garbage collector visits each slot of each pending message again and again: as few as possible.
-    __slots__ = ("deadline", "error", "hash", "is_accepted", "number", "on_delivery", "options", "outcomes", "size")
+    on_delivery: OnDelivery | None
+    error: AnabranchError | None
+    key: bytes | None
+    value: bytes | None
+    offset: int | None
+    lane: Lane
+    size: int
+
+
+class PendingMessage:
+    """A message that is sent alone, until it ends."""
+
+    __slots__ = (
+        "deadline",
+        "error",
+        "is_accepted",
+        "key",
+        "lane",
+        "number",
+        "offset",
+        "on_delivery",
+        "options",
+        "outcomes",
+        "size",
+        "value",
+    )
+    key: bytes | None
+    value: bytes | None
     options: Mapping[str, Any] | None
     """Time stamp and headers; None without any."""
     on_delivery: OnDelivery | None
-    hash: int | None
-    """Hash of the key; None without a key."""
+    lane: Lane
+    """Lane of the last attempt to send it."""
     error: Any
-    """Error of librdkafka for the last attempt to send it; of the report once it has ended. None: stored."""
+    """Error of librdkafka for the last attempt to send it."""
+    offset: int | None
     is_accepted: bool
     """True from the moment in which Kafka's client has it, or in which it waits for a segment."""
     number: int
@@ -96,16 +123,20 @@ class PendingMessage(DeliveryReport):
     deadline: float
     """Time after which it is given up, on the clock `time.monotonic`."""
     size: int
-    outcomes: list[PendingMessage]
+    outcomes: list[Any]
     """Messages that librdkafka has reported, in their order."""
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         """Take the report of librdkafka: a function made for each message would cost more than this."""
         self.error = error
-        if error is None:
-            # librdkafka counts offsets up from -1 for the messages of a batch that was refused.
-            self.offset = message.offset()
+        # librdkafka counts offsets up from -1 for the messages of a batch that was refused.
+        self.offset = message.offset() if error is None else None
         self.outcomes.append(self)
+
+    def due(self, error: AnabranchError | None) -> DueReport:
+        """Return the report of its end."""
+        offset = self.offset if error is None else None
+        return DueReport(self.on_delivery, error, self.key, self.value, offset, self.lane, self.size)
 
 
 def copied_headers(headers: Headers) -> Headers:

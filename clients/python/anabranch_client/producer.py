@@ -26,16 +26,16 @@ from anabranch_client.errors import (
     discarded_error,
     successor_timeout,
 )
-from anabranch_client.lanes import Lanes, LaneState
+from anabranch_client.lanes import Lanes, LaneState, Route
 from anabranch_client.layout import LayoutSegment
 from anabranch_client.messages import Headers, OnDelivery, PendingMessage, copied_headers, size_of_headers
 from anabranch_client.names import PARTITION
+from anabranch_client.outbox import Outboxes
 from anabranch_client.probe import GONE, REFUSALS, SealProbe
 from anabranch_client.reports import Reports, wait_for_reports
+from anabranch_client.sent_batch import OVERHEAD_BYTES, SentBatch
 from anabranch_client.watch import LayoutWatch
 
-OVERHEAD_BYTES = 500
-"""Counted for each message beside its key, value and headers."""
 TICK_SECONDS = 0.02
 """Longest wait in one call of librdkafka while messages wait for a layout or a probe."""
 SETTLED_AT_ONCE = 1_000
@@ -56,16 +56,21 @@ class Producer:
         self.topic = self._watch.topic
         try:
             layout = self._watch.first(timeout)
-            self._kafka = kafka_client(confluent_kafka.Producer, {**self._settings.kafka, **PRODUCER_OPTIONS})
+            linger = {"linger.ms": self._settings.linger_ms - self._settings.own_linger_ms}
+            options = {**self._settings.kafka, **PRODUCER_OPTIONS, **linger}
+            self._kafka = kafka_client(confluent_kafka.Producer, options)
         except BaseException:
             self._watch.close()
             raise
         self._lock = threading.RLock()
         self._reports = Reports(self._lock)
-        self._outcomes: list[PendingMessage] = []
-        """Messages that librdkafka has reported."""
+        self._outcomes: list[PendingMessage | SentBatch] = []
+        """Messages that librdkafka has reported, and batches of them."""
         self._lanes = Lanes(layout, self._send, self._reports.fail_message)
-        self._numbers = 0
+        send = self._kafka.produce_batch
+        self._outboxes = Outboxes(self._settings, self._lanes, self._reports, self._outcomes, send)
+        # Used for every message.
+        self._routes, self._small_bytes = self._lanes.routes, self._settings.small_bytes
         self._probe = SealProbe(self._settings.kafka, self._lanes, self._lock)
         self._timeouts_at = 0.0
         self._is_closed = False
@@ -84,41 +89,67 @@ class Producer:
         If Ctrl-C interrupts it, the message may have been accepted; then its report follows.
         """
         # Called for every message, so nothing is done here that the usual one does not need.
-        value = value.encode() if isinstance(value, str) else value
-        size, options = OVERHEAD_BYTES + (len(value) if value else 0), None
+        if type(value) is str:
+            value = value.encode()
+        route, outboxes = self._routes.get(key) or self._find_route(key), self._outboxes  # type: ignore[arg-type]
+        if (
+            route is None
+            or type(value) is not bytes
+            or len(value) > self._small_bytes
+            or headers
+            or timestamp
+            or not outboxes.batch
+            or not (outboxes.is_armed or outboxes.arm(self._send_outboxes))
+        ):
+            self._produce_at_once(value, key, on_delivery, timestamp, headers)
+            return
+        encoded, lane = route
+        outbox = lane.outbox
+        outbox += ((value, encoded, on_delivery),)
+        outboxes.touched.add(lane)
+        if len(outbox) >= outboxes.batch or not outboxes.is_armed:
+            self._send_outboxes()
+            if self._is_closed and (value, encoded, on_delivery) in outbox:
+                # Another thread has closed it meanwhile.
+                outbox.remove((value, encoded, on_delivery))
+                self._check_open()
+
+    def _find_route(self, key: str | bytes | None) -> Route | None:
+        """Return the route of a key that has none yet, or of no key; None if its message must be sent at once."""
+        with self._lock:
+            if self._is_closed or self._watch.layout is not self._lanes.layout:
+                return None
+            return self._lanes.find_route(key)
+
+    def _produce_at_once(
+        self, value: Any, key: str | bytes | None, on_delivery: OnDelivery | None, timestamp: int, headers: Headers
+    ) -> None:
+        """Send a message that waits for no other."""
+        encoded = key.encode() if isinstance(key, str) else key
+        size, options = OVERHEAD_BYTES + len(value or b"") + len(encoded or b""), None
         if headers or timestamp:
             size += size_of_headers(headers)
             options = {"timestamp": timestamp, "headers": copied_headers(headers)}
         reports, settings, lanes = self._reports, self._settings, self._lanes
         with self._lock:
+            if self._outboxes.is_due:
+                self._send_outboxes()
             if self._is_closed or self._watch.layout is not lanes.layout:
                 self._check_open()
-            record = PendingMessage()
-            record.key, record.hash, lane = lanes.routes.get(key) or lanes.find_route(key)
-            size += len(record.key) if record.key else 0
             count = reports.count
             if count >= settings.max_messages or (count and reports.bytes + size > settings.max_bytes):
                 raise QueueFull(
                     f"{count} messages ({reports.bytes} bytes) of {self.topic} wait for their reports: call poll"
                 )
-            record.value, record.options, record.on_delivery = value, options, on_delivery
-            record.size = size
-            record.number = number = self._numbers
+            record = PendingMessage()
+            record.key, record.value, record.options, record.on_delivery = encoded, value, options, on_delivery
+            record.size, record.outcomes = size, self._outcomes
+            record.number = self._outboxes.number
             record.deadline = time.monotonic() + settings.timeout_seconds
-            record.outcomes = self._outcomes
-            self._numbers = number + 1
+            record.is_accepted = False
+            self._outboxes.number += 1
             reports.count += 1
             reports.bytes += size
-            if lane is not None and options is None:
-                record.lane, record.is_accepted = lane, True
-                lane.in_flight += 1
-                try:
-                    self._kafka.produce(lane.segment.kafka_topic, value, record.key, PARTITION, record)
-                    return
-                except Exception:
-                    # Refused: `submit` tries again, and knows what that means.
-                    lane.in_flight -= 1
-            record.is_accepted = False
             try:
                 lanes.submit(record)
             except BaseException:
@@ -126,6 +157,15 @@ class Producer:
                     reports.count -= 1
                     reports.bytes -= size
                 raise
+            self._outboxes.admit(True)
+
+    def _send_outboxes(self) -> None:
+        with self._lock:
+            if self._watch.layout is not self._lanes.layout:
+                self._follow_layout()
+            if not self._is_closed:
+                self._outboxes.send()
+            self._outboxes.admit(not self._is_closed and self._watch.layout is not None)
 
     def poll(self, timeout: float = 0) -> int:
         """Call the reports that are due; return their number, 0 inside of a report.
@@ -146,6 +186,7 @@ class Producer:
     def flush(self, timeout: float = -1) -> int:
         """Wait until all messages are reported, or inside of a report: ended; return the number of the others."""
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
+        self._send_outboxes()
         while (awaited := self._reports.awaited) and (left := end - time.monotonic()) > 0:
             self._serve(0, flush_seconds=min(left, TICK_SECONDS))
         return awaited
@@ -161,7 +202,9 @@ class Producer:
         with self._lock:
             if self._is_closed:
                 return 0
+            self._send_outboxes()
             self._is_closed = True
+            self._outboxes.admit(False)
             discarded = self._reports.unfinished
             self._lanes.give_up(lambda record: True, lambda lane: discarded_error())
         self._kafka.purge()
@@ -178,7 +221,7 @@ class Producer:
 
     def __len__(self) -> int:
         """Number of messages that have not been reported."""
-        return self._reports.unreported
+        return self._reports.unreported + len(self._outboxes)
 
     def __enter__(self) -> Producer:
         return self
@@ -190,6 +233,9 @@ class Producer:
 
     def _serve(self, timeout: float, flush_seconds: float | None = None) -> int:
         """Do everything that is due; return the number of reports."""
+        is_waiting = timeout or flush_seconds is not None
+        if self._outboxes.is_due if is_waiting else self._outboxes.is_overdue:
+            self._send_outboxes()
         if self._lanes.blocked or self._watch.layout is not self._lanes.layout:
             with self._lock:
                 self._follow_layout()
@@ -271,25 +317,31 @@ class Producer:
         """Take librdkafka's reports, in their order."""
         ended = self._reports.ended
         with self._lock:
-            records, first, index = self._outcomes[:SETTLED_AT_ONCE], 0, 0
+            outcomes, index = self._outcomes[:SETTLED_AT_ONCE], 0
             try:
-                for record in records:
-                    # No call in the lines of a stored message: see the theory in `lanes`.
-                    lane, error = record.lane, record.error
-                    index += 1
-                    if error is None:
-                        lane.in_flight -= 1
-                        if lane.state is _OPEN or lane.in_flight:
-                            continue
-                        ended += records[first:index]
-                        first = index
-                        self._lanes.advance()
+                for outcome in outcomes:
+                    lane = outcome.lane
+                    if isinstance(outcome, SentBatch):
+                        # From here on it is listed again.
+                        outcome.is_listed = False
+                        due = outcome.stored()
+                        count = len(due)
+                        # No call in these lines: see the theory in `lanes`.
+                        index += 1
+                        outcome.taken += count
+                    elif outcome.error is None:
+                        due = [outcome.due(None)]
+                        index += 1
+                        count = 1
                     else:
-                        ended += records[first : index - 1]
-                        first = index
-                        self._settle_failure(record, error)
+                        index += 1
+                        self._settle_failure(outcome, outcome.error)
+                        continue
+                    lane.in_flight -= count
+                    ended += due
+                    if lane.state is not _OPEN and not lane.in_flight:
+                        self._lanes.advance()
             finally:
-                ended += records[first:index]
                 del self._outcomes[:index]
 
     def _settle_failure(self, record: PendingMessage, error: KafkaError) -> None:

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from types import FrameType
 
 from anabranch_client.errors import AnabranchError
-from anabranch_client.messages import PendingMessage
+from anabranch_client.messages import DeliveryReport, DueReport, PendingMessage
+from anabranch_client.sent_batch import SentBatch
 
 CHUNK = 100
 """Most reports that are called before other threads see that they were: a lock for each would cost more than it."""
+_TAKING = {taker.__code__ for taker in (PendingMessage.__call__, SentBatch.end, SentBatch._end_single)}
 CHUNK_BYTES = 1_048_576
 """Their size, in which others may be produced meanwhile; larger ones are called one by one."""
 
@@ -25,8 +27,8 @@ class Reports:
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self.ended: list[PendingMessage] = []
-        """Messages whose reports have not been called; a stored one is appended when it ends."""
+        self.ended: list[DueReport] = []
+        """Reports that have not been called; that of a stored message is appended when it ends."""
         self._callers: set[int] = set()
         """Threads that are calling reports."""
         self._calling = 0
@@ -58,8 +60,7 @@ class Reports:
 
     def fail_message(self, record: PendingMessage, error: AnabranchError) -> None:
         """End a message that was not stored; its report follows."""
-        record.error, record.offset = error, None
-        self.ended.append(record)
+        self.ended.append(record.due(error))
 
     def call_due(self) -> int:
         """Call the reports that are due, unless this thread is inside of one; return their number."""
@@ -76,32 +77,34 @@ class Reports:
 
     def _call_chunk(self) -> int:
         """Call some reports; those behind one that raises are due again."""
-        records: list[PendingMessage] = []
+        reports: list[DueReport] = []
         count = called = 0
         try:
             with self._lock:
                 due = self.ended[:CHUNK]
-                size = sum([record.size for record in due])
+                size = sum([report[-1] for report in due])
                 if size > CHUNK_BYTES:
-                    due, size = due[:1], due[0].size
+                    due, size = due[:1], due[0][-1]
                 number = len(due)
                 # No call in these lines: a signal could raise after it.
                 del self.ended[:number]
                 self.count -= number
                 self.bytes -= size
                 self._calling += number
-                records, count = due, number
-            for record in records:
+                reports, count = due, number
+            for on_delivery, error, key, value, offset, lane, _ in reports:
                 called += 1
-                if (report := record.on_delivery) is not None:
-                    report(record.error, record)
+                if on_delivery is not None:
+                    report = DeliveryReport()
+                    report.key, report.value, report.offset, report.lane = key, value, offset, lane
+                    on_delivery(error, report)
         finally:
             with self._lock:
                 self._calling -= count
-                left = records[called:]
+                left = reports[called:]
                 self.ended[:0] = left
                 self.count += len(left)
-                self.bytes += sum([record.size for record in left])
+                self.bytes += sum([report[-1] for report in left])
         return called
 
 
@@ -118,7 +121,7 @@ def wait_for_reports(wait: Callable[[float], object], seconds: float) -> None:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        if frame is None or frame.f_code is not PendingMessage.__call__.__code__:
+        if frame is None or frame.f_code not in _TAKING:
             raise KeyboardInterrupt
         interrupted = True
 
