@@ -26,7 +26,7 @@ from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs, delete_unused
 from lake.retention import RETAINABLE, RemovedRows, forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
-from lake.tables import OpenTable, create_table
+from lake.tables import OpenTable, create_lake, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import arrow_schema, to_arrow
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, TABLES, DeadLetterRow
@@ -255,7 +255,7 @@ def test_lake_check_knows_intended_deletions(tmp_path):
         )
         for one in letters
     ]
-    OpenTable(create_table(lake, BATCHES)).append(to_arrow(BATCHES, counted), "app", 1)
+    OpenTable(create_lake(lake)["batches"]).append(to_arrow(BATCHES, counted), "app", 1)
     assert check_lake(lake).to_json()["findings"] == []
     forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     assert check_lake(lake).to_json()["findings"] == []

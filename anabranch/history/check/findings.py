@@ -20,6 +20,8 @@ _TWICE = (
 )
 REMEDIES = {
     "unreadable": "Put a backup of the table's folder in its place (docs/operations.md, Backup).",
+    "missing table": "Put a backup of the table's folder in its place. If an older release made the lake, start the "
+    "job: it makes the table.",
     "missing file": "Put the file back from a backup of the table's folder. Without one its rows are lost.",
     "damaged file": "Its rows are not what was written, or cannot be read: look at the disk, and put the file back "
     "from a backup of the table's folder.",

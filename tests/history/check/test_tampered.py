@@ -18,6 +18,7 @@ from anabranch.history.check.checking import check_lake
 from lake.files import table_path
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import (
+    ALERTS,
     BATCHES,
     BRAKES,
     DECISIONS,
@@ -149,6 +150,12 @@ def test_decision_taken_again_later_is_a_duplicate(copy):
     row = rows(copy, DECISIONS).to_pylist()[5]
     add(copy, DECISIONS, {**row, "decided_at": row["decided_at"] + timedelta(seconds=1)})
     assert ("decisions", "duplicate") in found(copy)
+
+
+@pytest.mark.parametrize("table", [BATCHES, OUTCOMES, WAITS, BRAKES, ALERTS], ids=lambda table: table.name)
+def test_missing_table_is_found(copy, table):
+    shutil.rmtree(table_path(copy, table))
+    assert found(copy) == {(table.name, "missing table"): 1}
 
 
 def test_gap_in_the_numbers_of_brakes_is_found(copy, story):

@@ -1,0 +1,249 @@
+"""`anabranch lake check` on the recorded lake with one row, one file or one entry of a log that is not as written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from anabranch.history.check.checking import check_lake
+from anabranch.history.check.contents import Digests
+from lake.files import table_path
+from schemas.tables.rows import TABLES
+
+pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(900)]
+
+Row = dict[str, Any]
+Findings = dict[tuple[str, str], int]
+KEYS = {
+    "decisions": ("decision_id",),
+    "holds": ("subject", "seq"),
+    "segment_load": ("kafka_partition", "kafka_offset", "topic", "segment_id"),
+    "events": ("kafka_topic", "kafka_partition", "kafka_offset"),
+    "batches": ("generation", "batch_id"),
+    "outcomes": ("decision_id", "status"),
+}
+"""By table, columns that name one row of the recording."""
+
+
+@dataclass(frozen=True)
+class TamperedLake:
+    """A copy of the lake; a table that was touched is put back by `restore`."""
+
+    original: str
+    lake: str
+    digests: Path
+    touched: set[str] = field(default_factory=set)
+
+    def path(self, table: str) -> Path:
+        self.touched.add(table)
+        return Path(table_path(self.lake, TABLES[table]))
+
+    def files(self, table: str) -> list[Path]:
+        return sorted(self.path(table).glob("day=*/*.parquet"))
+
+    def log(self, table: str) -> list[Path]:
+        return sorted(self.path(table).glob("_delta_log/*.json"))
+
+    def rows(self, table: str, is_wanted: Callable[[Row], bool] = lambda row: True) -> list[Row]:
+        """Return the wanted rows in the order of their keys."""
+        rows = DeltaTable(table_path(self.lake, TABLES[table])).to_pyarrow_table().to_pylist()
+        return sorted(filter(is_wanted, rows), key=lambda row: [row[name] for name in KEYS[table]])
+
+    def middle(self, table: str, is_wanted: Callable[[Row], bool] = lambda row: True) -> Row:
+        rows = self.rows(table, is_wanted)
+        return rows[len(rows) // 2]
+
+    def add(self, table: str, row: Row) -> None:
+        schema = pa.schema(DeltaTable(self.path(table)).schema().to_arrow())
+        write_deltalake(self.path(table), pa.Table.from_pylist([row], schema=schema), mode="append")
+
+    def remove(self, table: str, row: Row) -> None:
+        """Delete the row in a Delta transaction, which any other program with rights on the files can do."""
+        delta = DeltaTable(self.path(table))
+        delta.alter.set_table_properties({"delta.appendOnly": "false"})
+        deleted = delta.delete(" AND ".join(f"{name} = {row[name]!r}" for name in KEYS[table]))
+        assert deleted["num_deleted_rows"] == 1, deleted
+
+    def change(self, table: str, row: Row, **values: Any) -> None:
+        self.remove(table, row)
+        self.add(table, row | values)
+
+    def restore(self) -> None:
+        for table in self.touched:
+            path = Path(table_path(self.lake, TABLES[table]))
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(table_path(self.original, TABLES[table]), path)
+        self.touched.clear()
+
+    def check(self) -> Findings:
+        """Return what a deep check finds, as a process of its own would: digests are read anew."""
+        found = check_lake(self.lake, Digests(self.digests, self.lake))
+        return {(finding.table, finding.kind): finding.count for finding in found}
+
+
+@pytest.fixture(scope="module")
+def copied(real_lake, tmp_path_factory) -> TamperedLake:
+    """The copy, after a first deep check that found nothing."""
+    folder = tmp_path_factory.mktemp("tampered")
+    shutil.copytree(real_lake.lake, folder / "lake")
+    copy = TamperedLake(real_lake.lake, str(folder / "lake"), folder / "digests.json")
+    digests = Digests(copy.digests, copy.lake)
+    assert list(check_lake(copy.lake, digests)) == []
+    digests.save()
+    return copy
+
+
+@pytest.fixture
+def lake(copied) -> Iterator[TamperedLake]:
+    yield copied
+    copied.restore()
+
+
+def is_applied(row: Row) -> bool:
+    return row["status"] == "applied"
+
+
+def unlink_file(lake: TamperedLake, table: str) -> None:
+    lake.files(table)[0].unlink()
+
+
+def truncate_file(lake: TamperedLake, table: str) -> None:
+    file = lake.files(table)[0]
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_byte(lake: TamperedLake, table: str) -> None:
+    file = lake.files(table)[0]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    file.write_bytes(content)
+
+
+def unlink_log_entry(lake: TamperedLake, table: str) -> None:
+    lake.log(table)[-1].unlink()
+
+
+def break_log_entry(lake: TamperedLake, table: str) -> None:
+    entry = lake.log(table)[-1]
+    entry.write_text(entry.read_text() + "{bad\n")
+
+
+def remove_folder(lake: TamperedLake, table: str) -> None:
+    shutil.rmtree(lake.path(table))
+
+
+def remove_row(lake: TamperedLake, table: str) -> None:
+    lake.remove(table, lake.middle(table))
+
+
+def repeat_row(lake: TamperedLake, table: str) -> None:
+    lake.add(table, lake.middle(table))
+
+
+def decide_again(lake: TamperedLake, table: str) -> None:
+    row = lake.middle(table)
+    lake.add(table, row | {"decided_at": row["decided_at"] + timedelta(seconds=1)})
+
+
+def remove_newest_hold(lake: TamperedLake, table: str) -> None:
+    lake.remove(table, max(lake.rows(table), key=lambda row: row["since"]))
+
+
+def remove_first_hold(lake: TamperedLake, table: str) -> None:
+    numbers = {row["subject"]: row["seq"] for row in lake.rows(table)}
+    lake.remove(table, lake.middle(table, lambda row: row["seq"] == 1 and numbers[row["subject"]] > 1))
+
+
+def remove_first_end(lake: TamperedLake, table: str) -> None:
+    first = min(lake.rows(table, is_applied), key=lambda row: row["at"])["decision_id"]
+    for row in lake.rows(table, lambda row: row["decision_id"] == first):
+        lake.remove(table, row)
+
+
+def repeat_outcome(status: str) -> Callable[[TamperedLake, str], None]:
+    return lambda lake, table: lake.add(table, lake.middle(table, is_applied) | {"status": status, "attempt": 9})
+
+
+def change_outcome(**values: Any) -> Callable[[TamperedLake, str], None]:
+    return lambda lake, table: lake.change(table, lake.middle(table, is_applied), **values)
+
+
+def date_outcome_back(lake: TamperedLake, table: str) -> None:
+    row = lake.middle(table, is_applied)
+    at = row["at"] - timedelta(minutes=30)
+    lake.change(table, row, at=at, day=at.date())
+
+
+def count_one_more(column: str) -> Callable[[TamperedLake, str], None]:
+    def change(lake: TamperedLake, table: str) -> None:
+        row = lake.middle(table)
+        lake.change(table, row, **{column: row[column] + 1})
+
+    return change
+
+
+def move_to_another_day(lake: TamperedLake, table: str) -> None:
+    row = lake.middle(table)
+    lake.change(table, row, day=row["day"] - timedelta(days=1))
+
+
+def wait_for_nobody(lake: TamperedLake, table: str) -> None:
+    decision = lake.middle("decisions")
+    about = {name: decision[name] for name in ("family", "subject", "day")} | {"at": decision["decided_at"]}
+    words = {"decision_id": "e" * 32, "brake": "pause", "reason": "r", "executor": "e"}
+    lake.add(table, about | words | {"until": None})
+
+
+def skip_a_number(lake: TamperedLake, table: str) -> None:
+    decision = lake.middle("decisions")
+    for number in (1, 3):
+        act = {"number": number, "act": "pause", "subject": "*", "reason": "r", "actor": "a"}
+        lake.add(table, act | {"at": decision["decided_at"], "day": decision["day"]})
+
+
+TAMPERINGS = {
+    "file of decisions removed": (unlink_file, "decisions", {"missing file"}),
+    "file of events removed": (unlink_file, "events", {"missing file"}),
+    "file of holds truncated": (truncate_file, "holds", {"missing file"}),
+    "byte of loads flipped": (flip_byte, "segment_load", {"damaged file"}),
+    "byte of decisions flipped": (flip_byte, "decisions", {"damaged file"}),
+    "log entry of decisions removed": (unlink_log_entry, "decisions", {"missing rows"}),
+    "log entry of holds broken": (break_log_entry, "holds", {"unreadable"}),
+    "folder of outcomes removed": (remove_folder, "outcomes", {"missing table"}),
+    "folder of decisions removed": (remove_folder, "decisions", {"missing table"}),
+    "folder of batches removed": (remove_folder, "batches", {"missing table"}),
+    "decision twice": (repeat_row, "decisions", {"duplicate", "too many rows"}),
+    "decision twice at other times": (decide_again, "decisions", {"duplicate"}),
+    "all steps of a decision removed": (remove_first_end, "outcomes", {"lost end"}),
+    "outcome of no decision": (change_outcome(decision_id="f" * 32), "outcomes", {"orphan"}),
+    "applied twice": (repeat_outcome("applied"), "outcomes", {"applied twice"}),
+    "applied and failed": (repeat_outcome("failed"), "outcomes", {"ended twice"}),
+    "outcome before its decision": (date_outcome_back, "outcomes", {"too early"}),
+    "outcome of another topic": (change_outcome(subject="topic://acme/bar/none"), "outcomes", {"another subject"}),
+    "hold removed": (remove_first_hold, "holds", {"gap", "missing rows"}),
+    "newest hold removed": (remove_newest_hold, "holds", {"missing rows"}),
+    "event removed": (remove_row, "events", {"missing rows"}),
+    "event twice": (repeat_row, "events", {"duplicate", "too many rows"}),
+    "load removed": (remove_row, "segment_load", {"missing rows"}),
+    "batch removed": (remove_row, "batches", {"lost batch"}),
+    "message too many": (count_one_more("messages"), "batches", {"unbalanced", "changed"}),
+    "evaluation too many": (count_one_more("evaluations"), "batches", {"changed"}),
+    "hold in another day": (move_to_another_day, "holds", {"wrong day"}),
+    "wait of no decision": (wait_for_nobody, "waits", {"orphan"}),
+    "gap in the numbers of brakes": (skip_a_number, "brakes", {"gap"}),
+}
+
+
+@pytest.mark.parametrize(("tamper", "table", "kinds"), TAMPERINGS.values(), ids=TAMPERINGS)
+def test_tampering_is_found(lake, tamper, table, kinds):
+    tamper(lake, table)
+    found = lake.check()
+    assert {(table, kind) for kind in kinds} <= found.keys(), found
