@@ -24,13 +24,13 @@ Row = dict[str, Any]
 Findings = dict[tuple[str, str], int]
 KEYS = {
     "decisions": ("decision_id",),
-    "holds": ("subject", "seq"),
+    "holds": ("subject", "seq", "batch_id"),
     "segment_load": ("kafka_partition", "kafka_offset", "topic", "segment_id"),
     "events": ("kafka_topic", "kafka_partition", "kafka_offset"),
     "batches": ("generation", "batch_id"),
     "outcomes": ("decision_id", "status"),
 }
-"""By table, columns that name one row of the recording."""
+"""By table, columns that name one row of the recording, but for repeated intents in `outcomes`."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,16 @@ class TamperedLake:
         return Path(table_path(self.lake, TABLES[table]))
 
     def files(self, table: str) -> list[Path]:
-        return sorted(self.path(table).glob("day=*/*.parquet"))
+        return sorted(map(Path, DeltaTable(self.path(table)).file_uris()))
 
-    def log(self, table: str) -> list[Path]:
-        return sorted(self.path(table).glob("_delta_log/*.json"))
+    def newest_entry(self, table: str) -> Path:
+        """Return the newest entry of the log with rows; what came after it, and checkpoints of it, are removed."""
+        entries = sorted(self.path(table).glob("_delta_log/*.json"))
+        newest = next(entry for entry in reversed(entries) if '"dataChange":true' in entry.read_text())
+        for path in newest.parent.iterdir():
+            if path.name > newest.name or path.name.startswith(f"{newest.stem}.checkpoint"):
+                path.unlink()
+        return newest
 
     def rows(self, table: str, is_wanted: Callable[[Row], bool] = lambda row: True) -> list[Row]:
         """Return the wanted rows in the order of their keys."""
@@ -65,12 +71,12 @@ class TamperedLake:
         schema = pa.schema(DeltaTable(self.path(table)).schema().to_arrow())
         write_deltalake(self.path(table), pa.Table.from_pylist([row], schema=schema), mode="append")
 
-    def remove(self, table: str, row: Row) -> None:
-        """Delete the row in a Delta transaction, which any other program with rights on the files can do."""
+    def remove(self, table: str, row: Row, keys: tuple[str, ...] = ()) -> None:
+        """Delete a row, or all that agree in `keys`, in a Delta transaction, as any program with rights can."""
         delta = DeltaTable(self.path(table))
         delta.alter.set_table_properties({"delta.appendOnly": "false"})
-        deleted = delta.delete(" AND ".join(f"{name} = {row[name]!r}" for name in KEYS[table]))
-        assert deleted["num_deleted_rows"] == 1, deleted
+        deleted = delta.delete(" AND ".join(f"{name} = {row[name]!r}" for name in keys or KEYS[table]))
+        assert (deleted["num_deleted_rows"] == 1) or keys, deleted
 
     def change(self, table: str, row: Row, **values: Any) -> None:
         self.remove(table, row)
@@ -128,11 +134,11 @@ def flip_byte(lake: TamperedLake, table: str) -> None:
 
 
 def unlink_log_entry(lake: TamperedLake, table: str) -> None:
-    lake.log(table)[-1].unlink()
+    lake.newest_entry(table).unlink()
 
 
 def break_log_entry(lake: TamperedLake, table: str) -> None:
-    entry = lake.log(table)[-1]
+    entry = lake.newest_entry(table)
     entry.write_text(entry.read_text() + "{bad\n")
 
 
@@ -142,6 +148,11 @@ def remove_folder(lake: TamperedLake, table: str) -> None:
 
 def remove_row(lake: TamperedLake, table: str) -> None:
     lake.remove(table, lake.middle(table))
+
+
+def remove_batch(lake: TamperedLake, table: str) -> None:
+    """Of a batch in which nothing was news, only its row tells."""
+    lake.remove(table, lake.middle(table, lambda row: row["events"] > 0))
 
 
 def repeat_row(lake: TamperedLake, table: str) -> None:
@@ -158,14 +169,15 @@ def remove_newest_hold(lake: TamperedLake, table: str) -> None:
 
 
 def remove_first_hold(lake: TamperedLake, table: str) -> None:
+    """Numbers of a topic that was deleted may begin anew: there the lost row is only missing."""
     numbers = {row["subject"]: row["seq"] for row in lake.rows(table)}
-    lake.remove(table, lake.middle(table, lambda row: row["seq"] == 1 and numbers[row["subject"]] > 1))
+    deleted = {row["subject"] for row in lake.rows("events", lambda row: row["cause"] == "deleted")}
+    wanted = {subject for subject, number in numbers.items() if number > 1} - deleted
+    lake.remove(table, lake.middle(table, lambda row: row["seq"] == 1 and row["subject"] in wanted))
 
 
 def remove_first_end(lake: TamperedLake, table: str) -> None:
-    first = min(lake.rows(table, is_applied), key=lambda row: row["at"])["decision_id"]
-    for row in lake.rows(table, lambda row: row["decision_id"] == first):
-        lake.remove(table, row)
+    lake.remove(table, min(lake.rows(table, is_applied), key=lambda row: row["at"]), ("decision_id",))
 
 
 def repeat_outcome(status: str) -> Callable[[TamperedLake, str], None]:
@@ -233,7 +245,7 @@ TAMPERINGS = {
     "event removed": (remove_row, "events", {"missing rows"}),
     "event twice": (repeat_row, "events", {"duplicate", "too many rows"}),
     "load removed": (remove_row, "segment_load", {"missing rows"}),
-    "batch removed": (remove_row, "batches", {"lost batch"}),
+    "batch removed": (remove_batch, "batches", {"lost batch"}),
     "message too many": (count_one_more("messages"), "batches", {"unbalanced", "changed"}),
     "evaluation too many": (count_one_more("evaluations"), "batches", {"changed"}),
     "hold in another day": (move_to_another_day, "holds", {"wrong day"}),

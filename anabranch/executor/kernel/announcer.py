@@ -94,9 +94,9 @@ class Announcer:
         self._waiting[end.decision_id] = _Waiting(event, self._taken_in.position, again_at, LOOK_SECONDS)
         self._publisher.publish(event)
 
-    def recorded_since(self, first: date) -> set[str]:
-        """Return ids of the decisions whose end the job has recorded on a day or later. Raises Delta's errors."""
-        return {_decision_of(row) for row in self._taken_in.matching([("type", "=", "outcome"), ("day", ">=", first)])}
+    def recorded_since(self, first: date) -> set[tuple[str, str]]:
+        """Return the ends that the job has recorded on a day or later, as `_end_of`. Raises Delta's errors."""
+        return {_end_of(row) for row in self._taken_in.matching([("type", "=", "outcome"), ("day", ">=", first)])}
 
     def poll(self) -> None:
         """Announce due outcomes again; returns at once."""
@@ -127,10 +127,12 @@ class Announcer:
             self._is_readable = False
             return
         self._is_readable = True
-        for row in rows:
-            self._waiting.pop(_decision_of(row), None)
+        for decision_id, status in map(_end_of, rows):
+            if decision_id in self._waiting and self._waiting[decision_id].event.status == status:
+                del self._waiting[decision_id]
 
 
-def _decision_of(row: StoredRow) -> str:
-    decision_id: str = json.loads(row["body"])["decisionId"]
-    return decision_id
+def _end_of(row: StoredRow) -> tuple[str, str]:
+    """Return decision id and status: another lake on the same Kafka may end the same decision in another way."""
+    body = json.loads(row["body"])
+    return body["decisionId"], body["status"]

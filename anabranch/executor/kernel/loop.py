@@ -339,9 +339,11 @@ class Executor:
         Duplicate announcements are harmless, so too many are better than too few.
         """
         first = (self._clock() - timedelta(days=1)).date()
-        recent = {end.decision_id for end in self._ledger.ends_since(first)}
+        recent = {(end.decision_id, end.status) for end in self._ledger.ends_since(first)}
         unrecorded = recent - self._announcer.recorded_since(first) if recent else recent
-        return unrecorded | self._known.intersection(self._tail.newest("family", "subject", "action"))
+        return {decision_id for decision_id, _ in unrecorded} | self._known.intersection(
+            self._tail.newest("family", "subject", "action")
+        )
 
     def _take_up(self, row: StoredRow) -> DecisionWork | None:
         """Open the decision in a row, unless it is known or belongs to another shard or process."""

@@ -10,13 +10,25 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 
 from anabranch.query.sql import RECORDED_BY
-from schemas.tables.rows import BATCHES, BRAKES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, TABLES, WAITS, Table
+from schemas.tables.rows import (
+    BATCHES,
+    BRAKES,
+    DEAD_LETTERS,
+    DECISIONS,
+    EVENTS,
+    HOLDS,
+    OUTCOMES,
+    SEGMENT_LOAD,
+    TABLES,
+    WAITS,
+    Table,
+)
 
 SKEW = timedelta(minutes=1)
 """Longest lag of an executor's clock behind the job's."""
 HEARD_WITHIN = timedelta(minutes=10)
 """An end that is older, and that the job has not recorded, is one that it has not heard of."""
-_BY_BATCH = (DECISIONS, HOLDS, EVENTS, SEGMENT_LOAD)
+_BY_BATCH = (DECISIONS, HOLDS, EVENTS, SEGMENT_LOAD, DEAD_LETTERS)
 _OWN_TIME = {**RECORDED_BY, BATCHES.name: "batch_at"}
 """The column that a row's `day` is of."""
 

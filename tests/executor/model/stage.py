@@ -383,7 +383,10 @@ class Performance:
         self._heard.add(number)
         for process in self._all:
             process.announces = [one for one in process.announces if one != number]
-        body = {"v": 1, "type": "outcome", "decisionId": self._rows[number].decision_id}
+        decision_id = self._rows[number].decision_id
+        events = (event for process in self._all for event in process.publisher.events)
+        status = next(event.status for event in events if event.decision_id == decision_id)
+        body = {"v": 1, "type": "outcome", "decisionId": decision_id, "status": status}
         self._batch("outcome", json.dumps(body))
 
     def _batch(self, kind: str, body: str) -> None:
