@@ -71,6 +71,8 @@ class Incarnations:
     """`all`, `none` or `some` of the topics."""
     silent: float = 0.0
     """Share of the deletions that nobody announces, with a new topic at once; of topics that say their incarnation."""
+    is_dated_late: bool = False
+    """Late announcements are dated when they are made, after the deletion."""
     sender: int | None = None
     """Number of the first announcer; another one takes over every 20 minutes. None: announcements do not say it."""
     minutes: int = 80
@@ -178,7 +180,7 @@ class Incarnations:
                 self.layouts[topic] = self.layouts[topic].split_segment(segment, at)
                 found.append(self._announce(topic, "split", at))
         if self._former and self._random.random() < 0.5:
-            found.append(self._late())
+            found.append(self._late(now))
         if self._replaced and self._wakes.random() < 0.5:
             found.append(self._wake_up(now))
         return found
@@ -210,10 +212,11 @@ class Incarnations:
         # Sometimes at once again, in the same batch.
         return [*deleted, self._create(topic, now + 1)] if self._random.random() < 0.5 else deleted
 
-    def _late(self) -> Any:
+    def _late(self, now: int) -> Any:
         """A layout, a deletion or a count of consumers of an incarnation that has ended."""
         self.late += 1
         topic, at, said, created, sender = self._random.choice(self._former)
+        at = now if self.is_dated_late else at
         if said is None:
             late = layout(SegmentLayout.create(1, at), "deleted", at=at, topic=topic)
         elif self._random.random() < 0.3:

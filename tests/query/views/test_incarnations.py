@@ -18,18 +18,28 @@ HOUR = timedelta(hours=1)
 
 
 HALF_LOST, REPLACED = "half of the deletions lost", "replaced announcers wake up"
+DATED_LATE = "late ones dated after the deletion"
 
 
 @pytest.fixture(
     scope="module",
-    params=["all", "none", "some", f"all, {HALF_LOST}", f"all, {REPLACED}", f"none, {REPLACED}"],
+    params=[
+        "all",
+        "none",
+        "some",
+        f"all, {HALF_LOST}",
+        f"all, {REPLACED}",
+        f"none, {REPLACED}",
+        f"all, {DATED_LATE}",
+    ],
 )
 def stream(request):
     """A stream in which all announcements say their incarnation, none, or those of some topics."""
     says_life, _, also = request.param.partition(", ")
     if also == REPLACED:
         return Incarnations(seed=12, says_life=says_life, sender=7).run()
-    return Incarnations(seed=11, says_life=says_life, silent=0.5 if also == HALF_LOST else 0.0).run()
+    silent = 0.5 if also == HALF_LOST else 0.0
+    return Incarnations(seed=11, says_life=says_life, silent=silent, is_dated_late=also == DATED_LATE).run()
 
 
 @pytest.fixture(scope="module")
