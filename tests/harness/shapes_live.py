@@ -3,13 +3,15 @@
 Run as `python -m tests.harness.shapes_live [--minutes 18]`. Each of the shapes of
 `anabranch.simulation.topics.demands` is one topic of one local run: Kafka, job, executor and controller under the
 supervisor. Six hours of demand pass in the given minutes, under a policy with clocks to match. The same demand, policy
-and clock then go through the simulation's kernel. What really happened is added up from the lake's raw rows
+and clock then go through the simulation's kernel: as the engine alone acts, at once, and once more with the run's
+median time from a decision to its layout. What really happened is added up from the lake's raw rows
 (`tests.harness.raw_rows`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from deltalake import DeltaTable
 from numpy.typing import ArrayLike, NDArray
 
 from anabranch.local.demand import DemandedSubscription, TopicDemand
@@ -41,7 +44,7 @@ from decisions.autoscale.policy import read_policy
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import Settings, load_settings
-from tests.harness.raw_rows import counts_of, minutes_over, outcomes_of
+from tests.harness.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
 
 HOME = Path(__file__).resolve().parents[2]
 POLICY = """
@@ -67,7 +70,7 @@ class ShapeDemand(TopicDemand):
         self.topic = "topic://acme/shapes/" + re.sub(r"\W+", "-", name)
         self.initial_segments = drawn.segments
         self.subscriptions = (DemandedSubscription("orders", "STREAM"),)
-        self.origin = 0.0
+        self.origin = math.inf
         self.slices, self.sessions = drawn.rates[steps], drawn.consumers[steps]
         self._sums = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(self.slices, axis=1)], axis=1)
 
@@ -82,8 +85,8 @@ class ShapeDemand(TopicDemand):
         return figures
 
     def consumers(self, t: float) -> dict[str, int]:
-        """Return the sessions of the one subscription."""
-        return {"orders": int(self.sessions[self._step(t)])}
+        """Return the sessions of the one subscription, none before the start."""
+        return {"orders": int(self.sessions[self._step(t)]) if t >= self.origin else 0}
 
 
 class ShapesSource:
@@ -120,11 +123,16 @@ class ShapesSource:
 
 
 def run_shapes(
-    folder: Path, demands: Sequence[ShapeDemand], minutes: float, policy: str = POLICY, tick_seconds: int = 10
+    folder: Path,
+    demands: Sequence[ShapeDemand],
+    minutes: float,
+    policy: str = POLICY,
+    tick_seconds: int = 10,
+    lead_seconds: float = 0,
 ) -> tuple[Settings, int]:
     """Run the whole system on the demands; return its settings and the start of the demand.
 
-    Raises `SystemExit`.
+    It starts `lead_seconds` before a tick. Raises `SystemExit`.
     """
     folder.mkdir(parents=True)
     (folder / "policy.toml").write_text(policy)
@@ -156,7 +164,7 @@ def run_shapes(
         _wait_for(folder / "run.toml", process)
         settings = load_settings([*files, folder / "run.toml"], HOME, {})
         _wait_for(folder / "lake" / "batches" / "_delta_log", process)
-        return settings, _feed(settings, demands, minutes)
+        return settings, _feed(settings, demands, minutes, lead_seconds)
     finally:
         process.terminate()
         process.wait(180)
@@ -170,7 +178,20 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.5)
 
 
-def _feed(settings: Settings, demands: Sequence[ShapeDemand], minutes: float) -> int:
+def _wait_for_tick(lake: str, topics: int) -> None:
+    """Wait until a batch has evaluated every topic: the first batches take long."""
+    end = time.monotonic() + 300
+    while not any(number >= topics for number in _evaluations(lake)):
+        if time.monotonic() > end:
+            raise SystemExit(f"the job evaluates nothing; see {lake}")
+        time.sleep(0.5)
+
+
+def _evaluations(lake: str) -> list[int]:
+    return DeltaTable(f"{lake}/batches").to_pyarrow_table(columns=["evaluations"])["evaluations"].to_pylist()
+
+
+def _feed(settings: Settings, demands: Sequence[ShapeDemand], minutes: float, lead_seconds: float) -> int:
     """Report the demands until their end; return when they began, milliseconds since 1970."""
     stop, counters = threading.Event(), Counters(Path(settings.path(settings.local.folder)) / "shapes.json")
     outlet = KafkaOutlet(settings.kafka_connection(), counters)
@@ -179,7 +200,8 @@ def _feed(settings: Settings, demands: Sequence[ShapeDemand], minutes: float) ->
         sessions = DemandSessions(topics, demands, max(int(demand.sessions.max()) for demand in demands))
         while any(demand.topic not in sessions.layouts for demand in demands):
             sessions.synchronise(0.0)
-        origin = next_instant(time.time(), settings.stream.tick_seconds)
+        _wait_for_tick(settings.lake_path, len(demands))
+        origin = next_instant(time.time() + lead_seconds, settings.stream.tick_seconds) - lead_seconds
         for demand in demands:
             demand.origin = origin
 
@@ -189,7 +211,7 @@ def _feed(settings: Settings, demands: Sequence[ShapeDemand], minutes: float) ->
 
         keeper = threading.Thread(target=keep_sessions, daemon=True)
         keeper.start()
-        while (t := next_instant(time.time(), REPORT_MS / 1000)) < origin + minutes * 60:
+        while (t := max(origin, next_instant(time.time(), REPORT_MS / 1000))) < origin + minutes * 60:
             time.sleep(max(0.0, t - time.time()))
             reports.report(t, dict(sessions.layouts))
         stop.set()
@@ -199,15 +221,22 @@ def _feed(settings: Settings, demands: Sequence[ShapeDemand], minutes: float) ->
 
 
 def compare(settings: Settings, demands: list[ShapeDemand], began_at: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the counts of each shape: `real` from the raw rows, `alone` from the kernel."""
+    """Return the counts of each shape: `real` from the raw rows, `alone` and `late` from the kernel.
+
+    In `late` each layout comes as long after its decision as the median one of the run did.
+    """
     policy = ConfiguredPolicy("default", read_policy(POLICY).to_json())
     tick_ms = round(settings.stream.tick_seconds * 1000)
-    outcome = simulate(
-        ShapesSource(demands, began_at),
-        {"alone": policy},
-        tick_ms=tick_ms,
-        change_threshold=settings.stream.change_threshold,
-    )["alone"]
+    alone, late = (
+        simulate(
+            ShapesSource(demands, began_at),
+            {"": policy},
+            tick_ms=tick_ms,
+            change_threshold=settings.stream.change_threshold,
+            delay_ms=delay_ms,
+        )[""].of_topics()
+        for delay_ms in (0, round(lag_seconds(settings.lake_path) * 1000))
+    )
     end = began_at + len(demands[0].slices) * REPORT_MS
     limits = resolved(policy).split_thresholds
     return {
@@ -215,8 +244,9 @@ def compare(settings: Settings, demands: list[ShapeDemand], began_at: int) -> di
             "real": counts_of(settings.lake_path, began_at, end, limits, demand.topic)
             | {"minutesOverThreshold": minutes_over(settings.lake_path, began_at, end, limits, [demand])},
             "alone": {name: float(row[name]) for name in COUNTS},
+            "late": {name: float(late_row[name]) for name in COUNTS},
         }
-        for demand, row in zip(demands, outcome.of_topics(), strict=True)
+        for demand, row, late_row in zip(demands, alone, late, strict=True)
     }
 
 
@@ -228,11 +258,15 @@ def main(minutes: float, seed: int, folder: Path | None) -> None:
     """Take every shape through the real processes and through the engine alone, and print both."""
     demands = [ShapeDemand(name, minutes, seed) for name in SHAPES]
     with tempfile.TemporaryDirectory(prefix="anabranch-shapes-") as scratch:
-        settings, began_at = run_shapes((folder or Path(scratch) / "run").resolve(), demands, minutes)
+        settings, began_at = run_shapes((folder or Path(scratch) / "run").resolve(), demands, minutes, lead_seconds=2)
         rows, ended = compare(settings, demands, began_at), outcomes_of(settings.lake_path)
-    click.echo(f"| shape | {' | '.join(f'{name}, real (alone)' for name in COUNTS)} |\n| --- |" + " ---: |" * 4)
+        lag = lag_seconds(settings.lake_path)
+    click.echo(f"From {began_at}. Late: with the median time from decision to layout, {lag:.2f} s.\n")
+    click.echo(f"| shape | {' | '.join(f'{name}, real (alone; late)' for name in COUNTS)} |\n| --- |" + " ---: |" * 4)
     for topic, sides in rows.items():
-        cells = (f"{sides['real'][name]:.4g} ({sides['alone'][name]:.4g})" for name in COUNTS)
+        cells = (
+            f"{sides['real'][name]:.4g} ({sides['alone'][name]:.4g}; {sides['late'][name]:.4g})" for name in COUNTS
+        )
         click.echo(f"| {topic.rpartition('/')[2]} | {' | '.join(cells)} |")
     click.echo(f"decisions that ended: {json.dumps(ended)}")
 
