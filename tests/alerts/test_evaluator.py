@@ -171,6 +171,28 @@ def test_unrecorded_notice_resent_with_same_id(lake, receiver):
     assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
 
 
+@pytest.mark.parametrize(("minutes", "is_repeated"), [(14, True), (16, False)])
+def test_next_process_repeats_lately_resolved_alert(lake, receiver, minutes, is_repeated):
+    """Alertmanager learns for 15 minutes from when it was told, however late after the end that was."""
+
+    class Repeating:
+        batch, resend_seconds = 1, 60.0
+
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+        write(lake, outcome("d1", "applied", 105))
+        clock.seconds = 110
+        evaluator.round()
+        clock.seconds = 3600
+        wait_until(lambda: settled(evaluator, lake) == ["told", "told"])
+    clock.seconds += 60 * minutes
+    rules = rules_of({"rules": [OPEN], "destinations": {"hook": {"kind": "log"}}}, "f")
+    courier = Courier("hook", Repeating(), clock)
+    Evaluator(lake, rules, {"hook": courier}, clock)
+    assert [notice.alert.status for notice in courier._due_repeats(0.0)] == ["resolved"] * is_repeated
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_failed_commit_makes_no_second_alert(lake, receiver, monkeypatch, is_committed):
     """The commit reports a fault, made or not; the next round is a second later, and would begin the alert then."""
