@@ -106,13 +106,24 @@ def test_intent_without_an_end_makes_the_action_ours(tmp_path):
 
 def test_further_action_of_an_evaluation_agrees():
     bucket = Shadowed()
-    bucket.begin(T0)
+    bucket.begin(T0, 3)
     bucket.minute(0, t0={})
     hot_at = NOW + 20 * SECOND
-    bucket.batch(hot_at, stats({0: HOT, 1: HOT}, hot_at, T0))
+    bucket.batch(hot_at, stats({0: HOT, 1: HOT, 2: HOT}, hot_at, T0))
+    bucket.they(T0, "split", 2, at=NOW + 40 * SECOND)
+    first = decide(snapshot(3, {0: msg_rate(HOT), 1: msg_rate(HOT), 2: msg_rate(HOT)}, DEFAULT))
+    assert (first.ids, [one.ids for one in first.also]) == ([0], [[1], [2]])
+    assert [(one.what, one.answer) for one in sides_of(bucket).theirs] == [(("split", (2,)), SAME)]
+
+
+def test_answer_ignores_our_decision_that_waits():
+    """Nobody carries it out, so it is no reason against the next action."""
+    bucket = Shadowed()
+    bucket.begin(T0)
+    assert bucket.batch(NOW, stats({0: HOT, 1: WARM}, NOW, T0), tick(NOW)).decisions
+    hot_at = NOW + 20 * SECOND
+    bucket.batch(hot_at, stats({1: HOT}, hot_at, T0))
     bucket.they(T0, "split", 1, at=NOW + 40 * SECOND)
-    first = decide(snapshot(2, {0: msg_rate(HOT), 1: msg_rate(HOT)}, DEFAULT))
-    assert (first.ids, [one.ids for one in first.also]) == ([0], [[1]])
     assert [(one.what, one.answer) for one in sides_of(bucket).theirs] == [(("split", (1,)), SAME)]
 
 
