@@ -217,6 +217,27 @@ def test_faulty_broker_makes_segments_unknown(cluster, fault):
         wait_until(lambda: status().coverage == 1.0 and status().is_complete, 20)
 
 
+def test_what_was_never_read_is_counted(cluster):
+    """A topic that is listed is missing until its layout, and then its consumers, were read."""
+    missing = {"parts": 4}
+
+    def refuse(handler, body):
+        parts = handler.path.partition("?")[0].removeprefix("/admin/v2/").split("/")
+        handler.send(*((500, b'{"reason":"no"}') if len(parts) == missing["parts"] else (200, body)))
+
+    for broker in cluster.brokers:
+        broker.faulty, broker.fault = "scalable", refuse
+    with collecting(cluster) as running:
+        status = lambda: running.status  # noqa: E731
+        wait_until(lambda: status().topics_listed == 1 and cluster.calls["scalable-4"] > 1)
+        assert (status().topics, status().topics_unread, status().coverage, status().is_complete) == (0, 1, 0.0, False)
+        missing["parts"] = 5
+        wait_until(lambda: status().coverage == 1.0 and cluster.calls["scalable-5"] > 1)
+        assert (status().topics_unread, status().consumers_unread, status().is_complete) == (0, 1, False)
+        missing["parts"] = 0
+        wait_until(lambda: status().is_complete and not status().consumers_unread)
+
+
 def test_broker_changes_do_not_stop_reading(cluster):
     with collecting(cluster) as running:
         out, status = running.outlet, lambda: running.status

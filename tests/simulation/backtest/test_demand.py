@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.simulation.backtest.demand import Loads, wanted_of
-from anabranch.simulation.backtest.incarnations import Announced, Told, actions_of, lives_of, topic_lives
-from anabranch.simulation.topics.timeline import STEP_MS
+from anabranch.simulation.backtest.incarnations import (
+    Announced,
+    Told,
+    ToldConsumers,
+    actions_of,
+    lives_of,
+    topic_lives,
+)
+from anabranch.simulation.topics.timeline import STEP_MS, ConsumersFrom
 from decisions.topic.layout import HASH_SPACE, LayoutError, SegmentLayout
 
 END = 7_200_000
@@ -162,3 +169,16 @@ def test_incarnations_without_instants_split_by_deletion():
     one = SegmentLayout.create(1, 0)
     told = [said(Announced(0, one)), said(Announced(100, one), is_deletion=True), said(Announced(300, one))]
     assert [(len(life.layouts), life.after, life.ends) for life in topic_lives(told)] == [(1, 0, 100), (1, 100, None)]
+
+
+def test_consumers_are_those_of_their_own_life():
+    """Where nobody announced the end of the first life, only the order tells."""
+    made = SegmentLayout.create(1, 1)
+    first = [Announced(1, made), Announced(3_600_000, made.split_segment(0, 3_600_000))]
+    again = Announced(END, SegmentLayout.create(1, END))
+    counts = [
+        ToldConsumers(ConsumersFrom(announced_at, "s", "STREAM", number), announced_at)
+        for announced_at, number in ((10, 3), (END + 10, 5))
+    ]
+    second = topic_lives([said(one) for one in (*first, again)])[1]
+    assert [change.sessions for change in second.consumers(counts)] == [5]
