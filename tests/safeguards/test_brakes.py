@@ -141,6 +141,7 @@ def test_unknown_name_paused_by_force_only(house: House):
     tenant, _, namespace = house.namespace.partition("/")
     for wrong, near in (
         (f"{tenant}/x{namespace}", house.namespace),
+        (house.namespace[:-1], house.namespace),
         (f"{house.namespace}/ordres", f"topic://{house.namespace}/orders"),
         ("pulsar", "nothing of a similar name is"),
     ):

@@ -172,7 +172,10 @@ def test_minutes_over_are_by_a_topics_own_thresholds(tmp_path):
         *(batch(second, second) for second in range(0, 7200, 60)),
     )
     history = open_history(lake, tmp_path / "rows", None, None, ORDERS, DEFAULT)
-    found = backtest(history, {"pip-483": ConfiguredPolicy("pip-483", None)})
+    near = ConfiguredPolicy("default", json.dumps({"splitMsgRateInThreshold": 5500.0}))
+    found = backtest(history, {"pip-483": ConfiguredPolicy("pip-483", None), "near": near})
+    # The filter watched the topic's own threshold, which the candidate has as well.
+    assert found.confidence("near").by_kind["band"] == 0
     over = {name: found.totals(name)["minutesOverThreshold"] for name in (RECORD, RAN, "pip-483")}
     assert over == pytest.approx(dict.fromkeys(over, 119), abs=1)
 

@@ -11,6 +11,7 @@ from anabranch.simulation.backtest.running import RAN, RECORD, backtest
 from anabranch.simulation.backtest.spilling import PLACE, read_part, spill_table
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
+from schemas.metadata import AutoScalePolicyOverride
 from schemas.tables.rows import EVENTS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, layout, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
@@ -44,7 +45,8 @@ def history(tmp_path_factory):
             told.append(layout(one, "deleted", at=at, topic=HERE))
         if minute == 20:
             again = SegmentLayout.create(1, at)
-            told = [layout(again, at=at, topic=HERE), layout(again, at=at, topic=LATER), tick(at)]
+            own = again.with_policy(AutoScalePolicyOverride(min_segments=1))
+            told = [layout(again, at=at, topic=HERE), layout(own, at=at, topic=LATER), tick(at)]
         if minute == 45:
             told.append(configured({"maxSegments": 3}))
         bucket.batch(at, *told)
@@ -66,8 +68,9 @@ def test_longest_policy_wins_and_other_time_reported(history):
     assert [((begin - NOW) / MINUTE, (end - NOW) / MINUTE) for begin, end in history.other_policy] == [(45, 60)]
 
 
-def test_namespace_override_applies_to_every_policy(history):
-    assert {one.announced[0].layout.auto_scale_policy.min_segments for one in history.part(0)} == {2}
+def test_namespace_override_applies_under_the_topics_own(history):
+    overrides = [(one.name, one.announced[0].layout.auto_scale_policy.min_segments) for one in history.part(0)]
+    assert overrides == [(HERE, 2), (HERE, 2), (LATER, 1)]
 
 
 def test_an_outage_and_a_topic_without_loads_are_gaps(history):
