@@ -11,14 +11,7 @@ from deltalake import write_deltalake
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import (
-    BATCHES,
-    DEAD_LETTERS,
-    DECISIONS,
-    EVENTS,
-    HOLDS,
-    OUTCOMES,
-    SEGMENT_LOAD,
-    WAITS,
+    TABLES,
     BatchRow,
     DeadLetterRow,
     DecisionRow,
@@ -42,9 +35,7 @@ POLICY = {
     "mergeMsgRateOutThreshold": 8_000.0,
     "mergeBytesRateOutThreshold": 15_000_000,
 }
-_TABLES = {
-    table.row: table for table in (BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS)
-}
+_TABLES = {table.row: table for table in TABLES.values()}
 
 
 def at(seconds: float) -> datetime:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.query.sql import LakeSql
-from tests.local.lake import decision, outcome, write
+from schemas.tables.rows import BrakeRow
+from tests.local.lake import ORDERS, at, decision, outcome, write
 
 STEPS = [
     ("intent", 1, {"attempt": 0}),
@@ -48,3 +49,22 @@ def test_newest_of_one_instant_is_the_later_attempt(tmp_path):
     write(lake, decision(0, 1), *steps)
     [row] = LakeSql(lake).ask("SELECT error FROM decision_outcomes").read_all().to_pylist()
     assert row == {"error": "a"}
+
+
+@pytest.mark.parametrize("ends", [("failed", "superseded"), ("superseded", "failed")])
+def test_approved_decision_ended_as_its_newest_end(tmp_path, ends):
+    lake = str(tmp_path / "lake")
+    approval = BrakeRow(
+        number=1,
+        act="approve",
+        subject=ORDERS,
+        decision_id="d1",
+        reason="fine",
+        until=None,
+        actor="ann",
+        at=at(0.5),
+        day=at(0).date(),
+    )
+    write(lake, decision(0, 1), approval, *(outcome("d1", end, 1 + number) for number, end in enumerate(ends)))
+    [row] = LakeSql(lake).ask("SELECT ended_as, in_force FROM safeguards").read_all().to_pylist()
+    assert row == {"ended_as": ends[1], "in_force": False}

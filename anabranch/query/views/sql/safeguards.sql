@@ -1,6 +1,6 @@
 -- What people, and the executor itself, have put in the executor's way, and what has become of it: pauses, stops,
 -- approvals and rejections.
--- version: 1
+-- version: 2
 -- number bigint: Of the act, among all acts.
 -- act string: `pause`, `stop` (by the executor, after too many failures), `approve` or `reject`.
 -- subject string: What it is about: a topic, a cluster, a namespace (`tenant/namespace`), or `*` for everything.
@@ -20,7 +20,7 @@ WITH later AS (
   WHERE a.decision_id IS NULL AND b.number > a.number AND (b.act = 'resume' OR (a.act = 'pause' AND b.act = 'pause'))
   GROUP BY a.number
 ), ends AS (
-  SELECT o.decision_id, min(o.at) AS at, min(o.status) AS status
+  SELECT o.decision_id, min(o.at) AS at, $last(o.status, o.at, o.attempt) AS status
   FROM outcomes o JOIN brakes b ON b.decision_id = o.decision_id
   WHERE o.status <> 'intent'
   GROUP BY o.decision_id
