@@ -132,3 +132,28 @@ def test_backtest_acts_as_late_as_the_record(tmp_path):
     at_once = backtest(replace(history, recorded_delay_ms=None), {})
     assert at_once.agreement.share < 0.8
     assert at_once.totals(RAN)["minutesOverThreshold"] < 0.6 * recorded["minutesOverThreshold"]
+
+
+@pytest.mark.parametrize(("band", "splits"), [(0.25, 0), (0.1, 1)])
+@pytest.mark.parametrize("command", [("backtest",), ("simulate", "--demand", "lake")], ids=["backtest", "simulate"])
+def test_commands_filter_loads_as_the_job_does(tmp_path, command, band, splits):
+    """The load passes the threshold by a step of a sixth, which only the narrower band lets through."""
+    lake = str(tmp_path / "lake")
+    loads = load(0, 9_000.0, 1), load(0, 10_500.0, 300), load(0, 10_400.0, 800)
+    write(lake, layout_event(ONE_SEGMENT, 0), *loads, *(batch(second, second) for second in range(0, 900, 60)))
+    settings = tmp_path / "s.toml"
+    settings.write_text(f'[lake]\npath = "{lake}"\n[stream]\nchange_threshold = {band}\n')
+    command = ("-c", str(settings), *command, "--policy", "pip-483", "--output", "json")
+    answer = json.loads(CliRunner().invoke(cli, command).output)
+    assert answer["policies"]["pip-483"]["splits"] == splits
+
+
+@pytest.mark.parametrize(("tick_seconds", "is_soon"), [(10, True), (60, False)])
+def test_backtest_evaluates_at_the_ticks_of_the_job(tmp_path, tick_seconds, is_soon):
+    """A load that rises in the middle of a minute is split within ten seconds and a step, or after the minute."""
+    lake = str(tmp_path / "lake")
+    loads = load(0, 5_000.0, 1), load(0, 15_000.0, 330)
+    write(lake, layout_event(ONE_SEGMENT, 0), *loads, *(batch(second, second) for second in range(0, 900, 5)))
+    answer = json.loads(_answer(tmp_path, lake, tick_seconds, "backtest", "--policy", "pip-483", "--output", "json"))
+    counts = answer["policies"]["pip-483"]
+    assert (counts["splits"], counts["minutesOverThreshold"] * 60 <= 11) == (1, is_soon)
