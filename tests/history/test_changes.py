@@ -126,11 +126,14 @@ def test_window_restarting_thresholds_left_out():
     assert any("mergeWindowSeconds" in path for path in found)
 
 
-def test_merge_by_new_threshold_awaits_window():
-    warm = snapshot(
-        2, {n: msg_rate(4_600, modified_at=NOW - 10 * MINUTE) for n in (0, 1)}, DEFAULT, consumers=stream(1)
-    )
-    merging = {path: answer for path, answer in told(warm).items() if answer.startswith("merge ")}
+@pytest.mark.parametrize(
+    ("hot", "expected"), [([], "merge segments 0 and 1"), ([20_000], "split segment 2, merge segments 0 and 1")]
+)
+def test_merge_by_new_threshold_awaits_window(hot, expected):
+    rates = dict(enumerate([4_600, 4_600, *hot]))
+    loads = {segment: msg_rate(rate, modified_at=NOW - 10 * MINUTE) for segment, rate in rates.items()}
+    warm = snapshot(len(loads), loads, DEFAULT, consumers=stream(1))
+    merging = {path: answer for path, answer in told(warm).items() if answer == expected}
     threshold = next(path for path in merging if path.startswith("with mergeMsgRateInThreshold"))
     assert threshold.endswith(", after another merge window")
 
