@@ -13,7 +13,7 @@ import sys
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch.cli.answers import _csv, _json, write_table
@@ -44,10 +44,14 @@ def test_double_survives_csv_and_json(settings, value):
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+@example("\uff20")
 def test_text_survives_csv_and_json(settings, value):
     sql = f"SELECT '{value.replace(chr(39), chr(39) * 2)}' AS x, 1 AS y"
     rows = list(csv.reader(io.StringIO(asked(settings, sql, "csv"), newline="")))
-    assert rows == [["x", "y"], [f"'{value}" if value[:1] in tuple("=+-@\t\r'") else value, "1"]]
+    assert rows == [
+        ["x", "y"],
+        [f"'{value}" if value[:1] in tuple("=+-@\uff1d\uff0b\uff0d\uff20\t\r'") else value, "1"],
+    ]
     assert json.loads(asked(settings, sql, "json"))["x"] == value
 
 
