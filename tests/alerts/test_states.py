@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.alerts.rules import Rule
-from anabranch.alerts.states import Alert, RuleMatch, advance_rule
+from anabranch.alerts.states import Alert, RuleMatch, advance_rule, labels_of
 
 pytestmark = pytest.mark.unit
 
@@ -104,3 +104,8 @@ def test_thresholds_are_strict_and_ignore_null():
     assert [rule(above=3).is_beyond(value) for value in (3, 3.1, None, float("nan"))] == [False, True, False, False]
     assert [rule(below=3).is_beyond(value) for value in (3, 2.9, None, float("nan"))] == [False, True, False, False]
     assert rule().is_beyond(None)
+
+
+def test_labels_are_bounded_and_leave_out_value_and_nulls():
+    labels = labels_of({"value": 1.0, "topic": "t" * 600, "segment": 3, "reason": None})
+    assert labels == (("segment", "3"), ("topic", "t" * 500))
