@@ -15,7 +15,7 @@ from anabranch.alerts.evaluator import Evaluator
 from anabranch.alerts.notifiers import Courier
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.record import Notice, live_alerts, recorded_alerts
-from anabranch.alerts.rules import read_rules, rules_of
+from anabranch.alerts.rules import Rule, read_rules, rules_of
 from anabranch.alerts.states import Alert
 from lake.brakes import BrakeLog, SafeguardAct
 from lake.lease import LeaseLost
@@ -303,6 +303,12 @@ def test_failing_rule_keeps_alerts_and_alerts(lake, receiver):
     with evaluating(lake, receiver, clock) as evaluator:
         assert [(alert.rule, alert.status) for alert in evaluator.round()] == [("AlertRuleFails", "resolved")]
         assert [alert.rule for alert in evaluator.alerts] == ["Open"]
+
+
+def test_rows_over_the_limit_are_read_to_be_counted(lake):
+    few = {"name": "R", "sql": "SELECT * FROM (VALUES ('a'), ('b'), ('c')) AS t(topic)", "summary": "s"}
+    matches = Asking(lake, at(0)).found(Rule.model_validate({**few, "max_alerts": 1}))
+    assert [match.labels for match in matches] == [(("topic", name),) for name in "abc"]
 
 
 def test_alerts_of_removed_rule_resolved(lake, receiver):

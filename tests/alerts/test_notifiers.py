@@ -93,6 +93,8 @@ def test_rejected_notice_fails_alone(receiver, kind, status):
         "c": "told",
     }
     assert f"it answers {status}" in found[BAD][1]
+    # All others are sent together again.
+    assert {dict(labels)["topic"] for _, labels in courier._suspects} <= {BAD}
 
 
 def test_failing_notice_steps_aside(receiver):

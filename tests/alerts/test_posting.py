@@ -27,7 +27,8 @@ def receiver():
 
 
 def notice(status="firing", summary="too <hot> & \x1b[31mred"):
-    return Notice(Alert("Hot", (("topic", "t"),), status, at(0), at(60), 7.5, summary), "d")
+    """A label of the row is also one of the rule, which counts."""
+    return Notice(Alert("Hot", (("team", "row's"), ("topic", "t")), status, at(0), at(60), 7.5, summary), "d")
 
 
 def sender(environment=None, **chosen):
