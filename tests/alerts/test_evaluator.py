@@ -222,10 +222,12 @@ def test_failed_commit_makes_no_second_alert(lake, receiver, monkeypatch, is_com
 
 
 def test_pending_goes_on_after_a_restart(lake, receiver):
-    slow = {**OPEN, "for": "1m"}
+    slow = {**OPEN, "for": "10m"}
     with evaluating(lake, receiver, Clock(101), slow) as evaluator:
         assert [alert.status for alert in evaluator.round()] == ["pending"]
-    with evaluating(lake, receiver, Clock(161), slow) as evaluator:
+    with evaluating(lake, receiver, Clock(401), slow) as evaluator:
+        assert evaluator.round() == []
+    with evaluating(lake, receiver, Clock(701), slow) as evaluator:
         assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
 
 

@@ -187,6 +187,17 @@ def test_one_404_of_lagging_server_ends_nothing(house: House, lags: list[str]):
     assert house.layout(topic).epoch == 1
 
 
+def test_404s_with_a_look_between_them_end_nothing(house: House):
+    topic = house.create("orders")
+    split = house.decide(topic, 0)
+    house.gate.on("GET", NOT_FOUND, Fault(), NOT_FOUND)
+    house.gate.on("POST", LOST_BEFORE)
+    with house.running():
+        house.commit(split)
+        assert house.end(split)["status"] == "applied"
+    assert house.gate.count("POST") == 2
+
+
 def test_a_topic_that_is_not_there_twice_is_gone(house: House):
     split = house.decide(house.create("orders"), 0)
     house.gate.on("GET", NOT_FOUND, NOT_FOUND)

@@ -126,6 +126,14 @@ def test_collector_is_known_by_its_metrics():
     assert (state, words) == ("warn", "1 of 2 brokers answer, 8 of 12 segments seen, 0 s ago")
 
 
+@pytest.mark.parametrize(("up", "troubles", "state"), [(1, 0, "good"), (0, 0, "warn"), (1, 1, "warn")])
+def test_collector_is_good_without_any_trouble(up, troubles, state):
+    figures = f"broker_up {up}", "segments_known 1", "segments_seen 1", f"troubles {troubles}"
+    probe = MetricsProbe(lambda: "\n".join(f"anabranch_collect_{figure}" for figure in figures), COLLECTOR)
+    probe.ask()
+    assert states(probes=Probes(collector=probe))["collector"][0] == state
+
+
 def test_collector_metrics_have_the_names_asked_for():
     assert set(COLLECTOR) <= {metric.name for metric in (*OF_BROKERS, *OF_COLLECTOR)}
 
