@@ -232,6 +232,17 @@ def test_thrashing_is_three_recent_reversals():
     assert not row(1, turns=(("split", at(0)), ("split", at(60)), ("split", at(120)))).is_thrashing(at(180))
 
 
+def test_applied_reversals_make_a_topic_thrash(tmp_path):
+    lake = str(tmp_path)
+    write(lake, layout_event(WHOLE, 0))
+    fleet = page(lake).app.state.fleet
+    for number, action in enumerate(("split", "merge", "split"), 1):
+        assert not fleet.row(ORDERS).is_thrashing(at(240))
+        write(lake, decision(60 * number, number, action=action), outcome(f"d{number}", "applied", 60 * number + 1))
+        fleet.look()
+    assert fleet.row(ORDERS).is_thrashing(at(240))
+
+
 def test_incremental_reader_equals_full_picture(tmp_path):
     lake = str(tmp_path)
     reader = LakeReader(lake)

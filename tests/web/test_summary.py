@@ -108,6 +108,8 @@ def fleet_lake(tmp_path):
     lake, now = str(tmp_path / "lake"), datetime.now(timezone.utc)
     write(lake, policy_event(0), layout_event(WHOLE, 0), layout_event(WHOLE, 0, topic=CLICKS), batch(0, 1))
     write(lake, load(0, 23_000, 1), load(0, 5_000, 1, topic=CLICKS), consumer_event("billing", 3, 1))
+    sharing = consumer_event("audit", 9, 1)
+    write(lake, sharing.model_copy(update={"body": sharing.body.replace("STREAM", "QUEUE")}))
     write(lake, hold(4, "split-cooldown"))
     recent = {"decided_at": now - timedelta(minutes=5), "day": now.date()}
     write(lake, decision(2, **{**recent, "subject": CLICKS}), outcome("d1", "applied", 3, subject=CLICKS))

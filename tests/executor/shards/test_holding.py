@@ -127,6 +127,22 @@ def test_presumed_dead_executor_stops_calling(house: House):
     assert not may_call()
 
 
+def test_lease_counts_from_before_its_heartbeat(house: House, monkeypatch):
+    """Others count its silence from the commit, which may take long; the lease must not end after that."""
+    only = house.start()
+    register, replace_members = only.holding._register, only.holding._register.replace
+
+    def replace_slowly(members):
+        replace_members(members)
+        house.now += 5.0
+
+    monkeypatch.setattr(register, "replace", replace_slowly)
+    begun = house.now = SECONDS / BEATS
+    only.beat()
+    for house.now, allowed in ((begun + SECONDS - CALL_SECONDS, True), (begun + SECONDS - CALL_SECONDS + 0.1, False)):
+        assert only.holding.may_call() == allowed
+
+
 def test_frozen_executor_continues_if_not_replaced(house: House):
     only = house.start()
     house.now = 5 * SECONDS
