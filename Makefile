@@ -19,8 +19,8 @@ unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no proce
 test: setup lint  ## lint, then all tests but the long ones of soak (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "not soak" --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-soak: setup  ## the long tests, then controllers, ZooKeepers and a Kafka under random faults (ARGS="--minutes 30 --seed 7")
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m soak --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+soak: setup  ## the long tests, all property tests with five times the examples, then controllers, ZooKeepers and a Kafka under random faults (ARGS="--minutes 30 --seed 7")
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "soak or hypothesis" --hypothesis-profile=soak --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 	@$(BIN)/python -m tests.harness.chaos --kafka $(ARGS)
 
 cluster: setup  ## the chart on a Kubernetes of its own (built by Go once): install, upgrade, drain, removal

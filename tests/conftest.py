@@ -15,9 +15,11 @@ from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import Jars, ensure_jar_folder, ensure_jars, ensure_pulsar
 from schemas.settings.root import load_settings
+from tests.examples import FEW
 from tests.order import Recorder, longest_first, recorded
 
-hypothesis_settings.register_profile("anabranch", deadline=None)
+hypothesis_settings.register_profile("anabranch", deadline=None, max_examples=FEW)
+hypothesis_settings.register_profile("soak", deadline=None, max_examples=FEW * 5)
 hypothesis_settings.load_profile("anabranch")
 
 SERVERS = {

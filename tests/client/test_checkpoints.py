@@ -6,7 +6,7 @@ import json
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_client.checkpoints import Checkpoint, Frontier
@@ -18,6 +18,7 @@ from anabranch_client.errors import (
 )
 from anabranch_client.layout import Layout
 from decisions.topic.layout import SegmentLayout
+from tests.examples import examples
 
 TOPIC = "topic://acme/checkpoints/t"
 
@@ -93,7 +94,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(st.integers(1, 4), STEPS)
 def test_restart_anywhere_skips_and_reorders_nothing(segments: int, steps: list[tuple[str, ...]]) -> None:
     world = World(segments)

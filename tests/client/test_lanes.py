@@ -6,7 +6,7 @@ import json
 from collections import defaultdict, deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_client.errors import AnabranchError, DeliveryTimeout, MessageTooLarge
@@ -15,6 +15,7 @@ from anabranch_client.layout import Layout, LayoutSegment
 from anabranch_client.messages import PendingMessage
 from decisions.topic.hashing import key_hash
 from decisions.topic.layout import SegmentLayout
+from tests.examples import examples
 
 KEYS = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", None]
 REFUSED = MessageTooLarge("refused", 10)
@@ -106,7 +107,7 @@ class Model:
 @given(
     st.lists(st.tuples(st.sampled_from(["produce"] * 4 + ["answer", "seal", "publish", "probe"]), st.integers(0, 999)))
 )
-@settings(max_examples=150)
+@examples(40)
 def test_any_interleaving_keeps_order_and_messages(steps: list[tuple[str, int]]) -> None:
     model = Model()
     for step, choice in steps:

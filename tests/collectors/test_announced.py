@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.collectors import resync as repeats
@@ -15,6 +15,7 @@ from schemas.codecs.known_layouts import FULL_EVERY
 from schemas.codecs.plain_events import read_plain
 from schemas.metadata import AutoScalePolicyOverride
 from tests.collectors.outlets import Listed, parsed
+from tests.examples import examples
 
 T = "topic://acme/shop/orders"
 NOW = 1_763_660_000_000
@@ -110,7 +111,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(15)
 @given(STEPS)
 def test_listener_learns_state_despite_losses(steps):
     """Also when records are lost on the way: what was lost is said again at the next reading."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.collectors.pulsar.refresh import Refresh
+from tests.examples import examples
 
 
 def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf"), size=0, late=None):
@@ -33,7 +34,7 @@ def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf
     return lags, reads
 
 
-@settings(max_examples=60)
+@examples(15)
 @given(st.sampled_from([5.0, 10.0, 60.0]), st.floats(0, 60))
 def test_load_read_within_two_seconds(period, phase):
     lags, reads = follow(period, phase % period - period, 20 * period)
@@ -69,7 +70,7 @@ def test_long_answer_read_less_often_yet_promptly():
     assert reads < 60
 
 
-@settings(max_examples=60)
+@examples(15)
 @given(st.floats(0, 60), st.sets(st.integers(3, 38), max_size=6), st.floats(1.0, 8.0))
 def test_late_computation_does_not_delay_next_reads(phase, turns, seconds):
     late = {turn: seconds for turn in turns if turn - 1 not in turns}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after
@@ -15,6 +15,7 @@ from decisions.autoscale.past import MAX_REGRETS, Past, past_after_layout, settl
 from decisions.topic.layout import SegmentLayout
 from tests.decisions.single_samples import returned_after_sample
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
+from tests.examples import examples
 
 HOUR = 60 * MINUTE
 LONG_AGO = NOW - 5 * HOUR
@@ -43,7 +44,7 @@ def done(answer):
 
 
 @given(st.integers(0, HASHES - 1), st.integers(6, 12))
-@settings(max_examples=40)
+@examples(10)
 def test_undivided_load_recognized_as_hot_key(toward, splits):
     """It keeps all load through six splits; the explanation has figures."""
     one, hot = with_key(splits, toward)
@@ -132,7 +133,7 @@ def test_one_evaluation_splits_all_hot_merges_all_cold():
     st.integers(1, 14),
     st.integers(1, 4),
 )
-@settings(max_examples=300)
+@examples(60)
 def test_parts_disjoint_within_caps_and_consumers(rates, consumers, most, least):
     policy = replace(DEFAULT, max_segments=max(most, least), min_segments=least)
     loads = {number: msg_rate(rate, modified_at=NOW - HOUR) for number, rate in enumerate(rates)}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.autoscale.decide import Hold, Merge, decide, next_due
@@ -15,6 +15,7 @@ from decisions.autoscale.past import MAX_REGRETS, Past, depths_after_layout, pas
 from decisions.topic.layout import SegmentLayout
 from tests.decisions.model import World, small_policy
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, SECOND, load, snapshot
+from tests.examples import examples
 
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
@@ -130,7 +131,7 @@ def test_regrets_double_a_rest_up_to_four_hours():
 BUSY, IDLE, DAYS, STEP = 450.0, 0.0, 30, 5 * MINUTE
 
 
-@settings(max_examples=20)
+@examples(6)
 @given(
     st.lists(
         st.tuples(

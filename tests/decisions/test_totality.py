@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.query.wording import explained
@@ -15,6 +15,7 @@ from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, SegmentInfo
 from schemas.snapshot import ANSWER, HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount
+from tests.examples import examples
 
 INSTANT = st.one_of(
     st.sampled_from([-(2**53), -1, 0, 1, 2**53, 1_763_660_000_000, 1_763_660_060_000]), st.integers(-(2**53), 2**53)
@@ -146,7 +147,7 @@ snapshots = built(
 
 
 @given(snapshots, st.sampled_from(["default", "pip-483"]))
-@settings(max_examples=700)
+@examples(100)
 def test_every_valid_snapshot_decided_repeatably(wire, profile):
     """Decided, shown, written and decided again with the same answer."""
     one = snapshot_from_wire(wire, profile)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.bundles.decide import decide
@@ -38,6 +38,7 @@ from tests.engine.balancers import (
 )
 from tests.engine.buckets import SETTINGS, run, stored
 from tests.engine.records import record, tick
+from tests.examples import examples
 
 HOUR = 60 * MINUTE
 
@@ -441,7 +442,7 @@ def said(bucket, minutes, order=lambda messages: [messages], restarts=lambda: Fa
     return rows
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(MINUTES, st.data())
 def test_order_repetition_and_restart_change_nothing(minutes, data):
     """Any order, repetition, batching or restart gives the same answers."""
@@ -469,7 +470,7 @@ def test_order_repetition_and_restart_change_nothing(minutes, data):
         )
 
 
-@settings(max_examples=20)
+@examples(6)
 @given(MINUTES)
 def test_restart_from_stored_parts_writes_same_bytes(minutes):
     steady, restarted = balancing(), balancing()
@@ -481,7 +482,7 @@ def test_restart_from_stored_parts_writes_same_bytes(minutes):
         assert steady.packed == restarted.packed
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(
     MINUTES, st.lists(st.tuples(st.sampled_from(["broker-load", "broker-events"]), st.binary(max_size=40)), max_size=5)
 )

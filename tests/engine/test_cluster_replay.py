@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
@@ -29,6 +28,7 @@ from tests.engine.balancers import (
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_bundles import MINUTES
 from tests.engine.test_replay import RecordedBucket
+from tests.examples import examples
 
 
 def recorded():
@@ -57,7 +57,7 @@ def replayed(bucket, replay=None, names=("west", "east"), **how):
 _ENDS = st.lists(st.sampled_from(["applied", "failed", "superseded"]), max_size=4)
 
 
-@example_settings(max_examples=40)
+@examples(10)
 @given(MINUTES, _ENDS)
 def test_replayed_rows_rebuild_state_and_answers(minutes, outcomes):
     bucket = recorded()
@@ -69,7 +69,7 @@ def test_replayed_rows_rebuild_state_and_answers(minutes, outcomes):
     assert replay.decisions + replay.holds == sum(row["family"] == "bundles" for row in rows)
 
 
-@example_settings(max_examples=20)
+@examples(6)
 @given(MINUTES, MINUTES)
 def test_what_a_replay_leaves_is_gone_on_from(before, after):
     bucket, rest = recorded(), recorded()

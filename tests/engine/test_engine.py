@@ -12,7 +12,6 @@ from random import Random
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
@@ -39,6 +38,7 @@ from tests.engine.records import (
     stats,
     tick,
 )
+from tests.examples import examples
 
 NOW = 1_763_660_000_000
 SECOND = 1_000
@@ -497,7 +497,7 @@ STORY = st.lists(
 
 
 @given(STORY)
-@example_settings(max_examples=60)
+@examples(15)
 def test_fleet_tick_equals_single_ticks(story):
     """The evaluation in columns, which looks closer only where something changes, against `decide` on every topic."""
     together, apart = Bucket(), Bucket()

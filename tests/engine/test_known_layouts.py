@@ -7,7 +7,6 @@ from base64 import urlsafe_b64decode
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
@@ -20,6 +19,7 @@ from tests.engine import buckets
 from tests.engine.buckets import Bucket, topics_of
 from tests.engine.records import TOPIC, consumers, layout, record, sent_by, stats, tick
 from tests.engine.test_plain_announcements import MINUTE, NOW, SECOND, two_segments
+from tests.examples import examples
 
 BUCKETS = 3
 TOPICS = [f"topic://acme/shop/t{number}" for number in range(9)]
@@ -51,7 +51,7 @@ step = st.sampled_from(["split", "deleted", "created", "repeat", "repeat", "repe
 
 
 @given(st.lists(st.lists(step, min_size=1, max_size=3), max_size=10))
-@example_settings(max_examples=60)
+@examples(15)
 def test_digest_stream_equals_full_layout_stream(batches):
     """Sent as controllers do: in full by each sender first, when it has changed, and now and then."""
     in_full, by_digest = Bucket(), Bucket()
@@ -212,7 +212,7 @@ def test_every_entry_routed_or_refused(entries):
 
 
 @given(st.lists(st.integers(1, 900), max_size=900))
-@example_settings(max_examples=20)
+@examples(6)
 def test_messages_hold_every_layout_once_and_fit(lengths):
     entries = [
         LayoutEntry(f"topic://a/b/{'ü' * length}{number}", 2**60, "0" * 32) for number, length in enumerate(lengths)

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import LayoutError, SegmentLayout
@@ -22,6 +21,7 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.engine.buckets import Bucket, topics_of
 from tests.engine.records import TOPIC, consumers, layout, of_life, sent_by, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, two_segments
+from tests.examples import examples
 from tests.schemas.test_bulk import odd_bytes, put
 
 POLICY = {"maxSegments": 8, "splitMsgRateInThreshold": 1e4, "theirs": None}
@@ -298,7 +298,7 @@ def spaced(announced):
 
 
 @given(st.lists(st.lists(announcements, min_size=1, max_size=3), max_size=8))
-@example_settings(max_examples=60)
+@examples(15)
 def test_plain_and_model_announcements_agree(batches):
     """The events on record alone agree, too."""
     plain, by_model, again = Bucket(), Bucket(), Bucket()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from engine.autoscale.family import LOADS, TOPICS
@@ -11,6 +10,7 @@ from engine.autoscale.regrouping import names_in, regroup_topics
 from engine.replay import BucketReplay
 from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.test_replay import NAMES, STORY, RecordedBucket, of_topics, replayed, told
+from tests.examples import examples
 
 MINUTE = 60_000
 
@@ -24,7 +24,7 @@ def all_loads(loads):
 
 
 @given(STORY, STORY, st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
-@example_settings(max_examples=25)
+@examples(8)
 def test_regrouped_state_continues_unchanged(story, rest, before, after):
     bucket = RecordedBucket()
     ends = told(story, bucket) + 1

@@ -9,7 +9,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.autoscale.clocks import Failures
@@ -29,6 +28,7 @@ from streaming.operator.rows import rare_rows, rows_of
 from tests.engine.buckets import CONFIGURED, PROMPT, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.examples import examples
 
 TABLES = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
 NAMES = [f"topic://acme/shop/t{number}" for number in range(3)]
@@ -202,7 +202,7 @@ def told(story, bucket, begin=NOW):
 
 
 @given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
-@example_settings(max_examples=40)
+@examples(10)
 def test_any_recorded_story_replays_to_job_state(story, configured):
     bucket = RecordedBucket(configured=configured)
     told(story, bucket)
@@ -210,7 +210,7 @@ def test_any_recorded_story_replays_to_job_state(story, configured):
 
 
 @given(STORY, STORY)
-@example_settings(max_examples=25)
+@examples(8)
 def test_job_continues_from_replayed_state(story, rest):
     """It decides as the old job and can be replayed again."""
     bucket = RecordedBucket()

@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import Phase, settings
 
+from tests.examples import FEW
+
 HOME = Path(__file__).parents[2]
 SPARE_CPU_SECONDS = 10
 """CPU of a mutant beyond four times that of its tests: with more, it loops for ever and counts as killed."""
@@ -203,7 +205,12 @@ def main() -> int:
     sample = random.Random(options.seed).sample(everything, min(options.count, len(everything)))
     print(f"{len(sample)} of {len(everything)} mutants, seed {options.seed}", flush=True)
     settings.register_profile(
-        "mutants", deadline=None, database=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
+        "mutants",
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        max_examples=FEW,
     )
     arguments = ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "unit", "--timeout=0"]
     return pytest.main(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.history.explain.changes import answer_words, change_words, changes, segments_of, smallest_step
@@ -27,6 +27,7 @@ from tests.decisions.snapshots import (
     snapshot,
     stream,
 )
+from tests.examples import examples
 
 
 def asked(answer, segment):
@@ -35,7 +36,7 @@ def asked(answer, segment):
     return None if answer.__class__.__name__ == "Hold" else (answer.action, segments_of(answer))
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
 def test_found_change_flips_answer_one_less_does_not(rng, guards, about_one):
     seen = random_snapshot(rng, guards)
@@ -48,7 +49,7 @@ def test_found_change_flips_answer_one_less_does_not(rng, guards, about_one):
         assert change_words(change, seen)
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_decide_policy_agrees_with_each_change(rng, guards):
     line = snapshot_to_wire(random_snapshot(rng, guards)).to_json()
@@ -60,7 +61,7 @@ def test_decide_policy_agrees_with_each_change(rng, guards):
             assert answer_words(decide(again)) == answer_words(change.answer)
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_a_change_touches_one_input_alone(rng, guards):
     seen = random_snapshot(rng, guards)
@@ -81,7 +82,7 @@ def test_a_change_touches_one_input_alone(rng, guards):
         assert replace(changed, **same) == seen
 
 
-@settings(max_examples=30)
+@examples(8)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_waiting_is_as_long_as_the_hold_says(rng, guards):
     seen = random_snapshot(rng, guards)

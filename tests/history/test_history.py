@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -22,6 +22,7 @@ from schemas.kafka.messages import LayoutEvent
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
+from tests.examples import examples
 from tests.history.test_explain import at, written
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,7 +50,7 @@ def tiles(found, when):
     return [edge for ends in there for edge in ends] if there else None
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(st.randoms(use_true_random=False))
 def test_bands_always_tile_the_key_space(rng):
     """The bands tile at every instant, for any subset of the layouts on record."""

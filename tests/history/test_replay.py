@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
@@ -23,6 +22,7 @@ from tests.engine.buckets import CONFIGURED, PROMPT
 from tests.engine.records import consumers, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, STORY, TABLES, RecordedBucket, told
+from tests.examples import examples
 from tests.history.test_explain import written
 
 
@@ -46,7 +46,7 @@ def replayed(bucket, changed=None, configured=CONFIGURED, **rest):
 
 
 @given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
-@example_settings(max_examples=30)
+@examples(8)
 def test_release_repeats_its_answers(story, configured):
     bucket = RecordedBucket(configured=configured)
     told(story, bucket)

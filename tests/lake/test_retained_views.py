@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from anabranch.query.sql import LakeSql
@@ -15,6 +15,7 @@ from lake import retention_filter
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES, SEGMENT_LOAD
+from tests.examples import examples
 from tests.local.lake import at, batch, consumer_event, decision, event, layout_json, load, millis, outcome, write
 
 DAY = date(2026, 11, 21)
@@ -110,7 +111,7 @@ def kept_days(lake):
 
 
 @pytest.mark.timeout(900)
-@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
+@examples(3, phases=[Phase.explicit, Phase.generate])
 @given(stories=st.tuples(*[STEPS] * len(FORMS)))
 def test_layouts_and_consumers_of_kept_days_stay(stories):
     """One lake holds a story of each form, with topics of its own."""

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
@@ -30,6 +30,7 @@ from lake.tables import OpenTable, create_lake, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import arrow_schema, to_arrow
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, TABLES, DeadLetterRow
+from tests.examples import examples
 from tests.local.lake import batch
 
 FIRST = date(2026, 11, 1)
@@ -80,7 +81,7 @@ def next_offsets(rows: list[tuple[date, int, int]]) -> dict[int, int]:
     return {partition: max(offset for _, one, offset in rows if one == partition) for _, partition, _ in rows}
 
 
-@settings(max_examples=15, deadline=None)
+@examples(5)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=8),
     st.integers(0, 7),

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lake import retention_filter
@@ -15,6 +15,7 @@ from lake.files import read_table, table_path
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES
+from tests.examples import examples
 from tests.local.lake import at, consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
 
 DAY = date(2026, 11, 21)
@@ -47,7 +48,7 @@ def stored(lake, table, column):
     return sorted(read_table(DeltaTable(table_path(lake, table)), [column])[column].to_pylist())
 
 
-@settings(max_examples=10, deadline=None)
+@examples(4)
 @given(
     st.lists(st.tuples(st.sampled_from(TOPICS), SECONDS, st.none() | SECONDS), min_size=1, max_size=8), st.booleans()
 )

@@ -9,13 +9,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lake.tables import create_table
 from lake.tail import Forgotten, Tail, committed_rows, newest_commit, newest_rows
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DEAD_LETTERS
+from tests.examples import examples
 from tests.local.lake import dead_letter, write
 
 
@@ -193,7 +194,7 @@ def test_rows_of_vacuumed_commit_are_forgotten(lake):
 STEPS = st.lists(st.sampled_from(["append", "append", "look", "compact", "vacuum", "begin anew"]), max_size=14)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(5)
 @given(STEPS)
 @example(["append", "look", "append", "append", "compact", "vacuum"])
 def test_tail_gives_each_row_once_despite_maintenance(steps):
@@ -220,7 +221,7 @@ def test_tail_gives_each_row_once_despite_maintenance(steps):
                     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(5)
 @given(STEPS)
 @example(["append", "look", "append", "append", "compact", "vacuum"])
 def test_backward_tail_gives_each_available_row_once(steps):

@@ -8,10 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.local.demand import KEYS, TopicDemand, demands
+from tests.examples import examples
 from tests.local.demonstration import NOW, traffic_settings
 
 topics = st.builds(
@@ -24,7 +25,7 @@ tilings = st.lists(st.integers(1, KEYS - 1), unique=True, max_size=20).map(
 
 
 @given(demand=topics, t=instants, tiling=tilings)
-@settings(max_examples=150, deadline=None)
+@examples(40)
 def test_segment_rates_sum_to_topic_rates(demand, t, tiling):
     parts = demand.rates(t, *tiling)
     whole = demand.rates(t, [0], [KEYS - 1])[0]
@@ -34,7 +35,7 @@ def test_segment_rates_sum_to_topic_rates(demand, t, tiling):
 
 
 @given(demand=topics, t=instants, start=st.integers(0, KEYS - 2), width=st.integers(2, KEYS))
-@settings(max_examples=100, deadline=None)
+@examples(25)
 def test_midpoint_split_divides_load(demand, t, start, width):
     end = min(start + width - 1, KEYS - 1)
     middle = (start + end) // 2
@@ -82,7 +83,7 @@ def test_bursts_come_and_go():
 
 
 @given(demand=topics, t=instants)
-@settings(max_examples=100, deadline=None)
+@examples(25)
 def test_consumers_bounded_and_cover_subscriptions(demand, t):
     consumers = demand.consumers(t)
     assert set(consumers) == {subscription.name for subscription in demand.subscriptions}

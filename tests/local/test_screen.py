@@ -8,7 +8,7 @@ import re
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -28,6 +28,7 @@ from anabranch.local.processes import PartState
 from anabranch.local.screen import frame, run_screen
 from anabranch.local.screen.keyspace import ruler, strip
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
+from tests.examples import examples
 from tests.harness.screen import export_frame
 from tests.local.demonstration import local_settings
 from tests.local.lake import at, decision, hold, layout_event, layout_json, load, outcome, write
@@ -120,7 +121,7 @@ def test_a_frame_fits_any_terminal_without_wrapping(name, size):
 
 
 @given(width=st.integers(1, 250), height=st.integers(1, 70), topics=st.integers(0, 12), decisions=st.integers(0, 20))
-@settings(max_examples=60, deadline=None)
+@examples(15)
 def test_a_frame_fits_terminals_of_every_size(width, height, topics, decisions):
     shown = view(*(topic(f"topic://acme/shop/t{n}", 1 + n * 3) for n in range(topics)), decisions=decisions)
     lines = drawn(shown, width, height)
@@ -221,7 +222,7 @@ class TestStrip:
         assert shown.plain == "│3░░░░░░░░░░░░░░│4▓▓▓▓▓▓│5██████"
 
     @given(cuts=st.lists(st.integers(1, 0xFFFF), unique=True, max_size=200), width=st.integers(1, 200))
-    @settings(max_examples=80, deadline=None)
+    @examples(20)
     def test_any_layout_fills_exactly_the_width(self, cuts, width):
         edges = [0, *sorted(cuts), 0x10000]
         segments = [segment(n, a, b - 1, n % 3) for n, (a, b) in enumerate(itertools.pairwise(edges))]

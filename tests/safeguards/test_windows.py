@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from anabranch.safeguards.windows import may_act, next_change
 from schemas.settings.brakes import DAYS, WindowSettings
+from tests.examples import examples
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
 
@@ -105,7 +106,7 @@ instants = st.integers(0, 2 * 366 * 86_400).map(
 )
 
 
-@settings(max_examples=50)
+@examples(15)
 @given(windows=windows_strategy, now=instants, part=st.floats(0, 1, exclude_max=True))
 def test_state_changes_exactly_at_next_change(windows: tuple[WindowSettings, ...], now: datetime, part: float):
     change = next_change(windows, now)

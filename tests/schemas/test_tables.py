@@ -6,13 +6,14 @@ from datetime import date, datetime, timezone
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.tables import create_lake, create_table, open_table
 from schemas.export import FOLDER, json_schemas
 from schemas.tables.arrow import arrow_schema, column_types, to_arrow
 from schemas.tables.rows import DEAD_LETTERS, DECISIONS, OUTCOMES, TABLES
+from tests.examples import examples
 
 _VALUES = {
     str: st.text(max_size=20),
@@ -34,7 +35,7 @@ def rows_of(table):
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
-@settings(max_examples=25)
+@examples(8)
 @given(data=st.data())
 def test_rows_survive_arrow(table, data):
     rows = data.draw(st.lists(rows_of(table), max_size=3))

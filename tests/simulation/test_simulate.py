@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
@@ -26,6 +26,7 @@ from schemas.settings.root import load_settings
 from tests.engine.buckets import Bucket
 from tests.engine.records import consumers, layout, of_life, outcome, stats, tick
 from tests.engine.test_replay import NAMES, RecordedBucket
+from tests.examples import examples
 from tests.history.test_explain import written
 from tests.simulation.step_by_step import StepByStep
 
@@ -58,7 +59,7 @@ def carried(source, step, topic, start, end):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
+@examples(8)
 def test_tiling_segments_carry_all_demand(seed):
     random = np.random.default_rng(seed)
     slices = np.unique(np.r_[0, HASH_SPACE, random.integers(1, HASH_SPACE, 300)])

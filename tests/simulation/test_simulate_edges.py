@@ -7,13 +7,14 @@ policies' waits end at steps, between them and at ticks. Held against the job's 
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.simulation.topics.timeline import ConsumersFrom, Timeline
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.metadata import AutoScalePolicyOverride
+from tests.examples import examples
 from tests.simulation.test_simulate_kernel import NOW, Drawn, _same
 
 SPLIT, MERGE = 1_000.0, 100.0
@@ -84,7 +85,7 @@ def _at_a_key():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60)
+@examples(15)
 def test_boundary_changes_match_job_engine(seed):
     """The smallest changes: one message or one millisecond more."""
     random = np.random.default_rng(seed)
@@ -97,7 +98,7 @@ def test_boundary_changes_match_job_engine(seed):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=15)
+@examples(5)
 def test_single_hash_splits_fail_as_in_job_engine(seed):
     random = np.random.default_rng(seed)
     edges = np.array([0, 1, HASH_SPACE], np.int64)

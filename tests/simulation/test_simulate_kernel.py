@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch.simulation.topics import run
@@ -20,6 +20,7 @@ from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.lineage import count_merges
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.metadata import AutoScalePolicyOverride
+from tests.examples import examples
 from tests.simulation.step_by_step import StepByStep, bucketed, pruned
 
 NOW = 1_767_225_600_000
@@ -210,7 +211,7 @@ def _same(source, policies, tick_ms=60_000, delay_steps=None):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([60_000, 60_000, 25_000]))
-@settings(max_examples=25)
+@examples(8)
 @example(255, 60_000).via("segments that were sealed long ago are pruned 37 times")
 @example(314, 60_000).via("the same, under other policies")
 @example(503, 60_000)  # a split for load, held by its cooldown, where consumers may share segments by entry buckets
@@ -220,7 +221,7 @@ def test_batch_of_topics_matches_job_engine(seed, tick_ms):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([60_000, 25_000]), st.integers(0, 9))
-@settings(max_examples=25, derandomize=True)
+@examples(8, derandomize=True)
 @example(208_302, 60_000, 7).via("splits while merges are in flight, some of segments that those take away")
 def test_delayed_actions_match_job_engine(seed, tick_ms, delay_steps):
     _same(*_drawn(seed), tick_ms, delay_steps)
@@ -257,7 +258,7 @@ def test_nothing_is_decided_in_an_outage():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
+@examples(6)
 def test_lineages_match_layouts_after_pruning(seed):
     random = np.random.default_rng(seed)
     layout, now = _layout(random, NOW), NOW

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 from hypothesis import Phase, given
-from hypothesis import settings as example_settings
 
 from anabranch.cli.main import cli
 from anabranch.history.rebuild import rebuild_checkpoint
@@ -37,6 +36,7 @@ from tests.engine.buckets import CONFIGURED, SETTINGS, run
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_bundles import MINUTES
 from tests.engine.test_cluster_replay import changed, recorded
+from tests.examples import examples
 from tests.streaming.test_state_snapshots import AT, BOUNDS, DAY, MIDNIGHT, in_a_lake, without_margin
 
 __all__ = ["without_margin"]
@@ -113,7 +113,7 @@ def test_foreign_release_record_not_rebuilt(tmp_path):
 
 
 @given(MINUTES, MINUTES)
-@example_settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
+@examples(2, phases=[Phase.explicit, Phase.generate])
 def test_clusters_rebuilt_despite_deleted_rows(before, after):
     """They are also replayed as before."""
     bucket = recorded()

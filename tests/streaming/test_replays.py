@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.tables import OpenTable, create_lake
@@ -14,6 +14,7 @@ from streaming.sink.replays import FirstAttempt, ReplayDiffers, RowsDigest
 from tests.engine.records import consumers, record, stats
 from tests.engine.test_engine import NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket, hot
+from tests.examples import examples
 
 WRITTEN = (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
 APP = "anabranch-stream:q"
@@ -130,7 +131,7 @@ def test_table_committed_alongside_may_be_missing(tables, said):
         check(tables, {**said[0], SEGMENT_LOAD.name: other})
 
 
-@settings(max_examples=50, deadline=None)
+@examples(15)
 @given(st.data())
 def test_rows_compared_by_value_not_order(data):
     text = st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab"]))

@@ -23,7 +23,6 @@ import pytest
 from click.testing import CliRunner
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from hypothesis import Phase, given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
@@ -60,6 +59,7 @@ from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_regrouping import all_loads
 from tests.engine.test_replay import NAMES, STORY, RecordedBucket, told
+from tests.examples import examples
 
 MINUTE = 60_000
 DAY = date(2025, 11, 21)
@@ -132,7 +132,7 @@ def forget_before(lake, at=AT, tables=(SEGMENT_LOAD,), **more):
 
 @pytest.mark.timeout(900)
 @given(STORY, STORY, st.booleans())
-@example_settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
+@examples(2, phases=[Phase.explicit, Phase.generate])
 def test_deleted_rows_do_not_change_answers(story, rest, is_compacted):
     """A rebuild, a replay and the views of later instants are as before."""
     bucket = RecordedBucket()

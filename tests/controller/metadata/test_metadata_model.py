@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.controller.metadata.base import (
@@ -23,6 +23,7 @@ from anabranch.controller.metadata.base import (
 )
 from anabranch.controller.metadata.sqlite import SqliteStore
 from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from tests.examples import examples
 from tests.harness.zookeeper import EmbeddedZooKeeper
 
 NEVER_GIVEN = 1 << 60
@@ -186,7 +187,7 @@ def stores(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactor
 _tops = (f"/t{number}" for number in itertools.count())
 
 
-@settings(max_examples=50)
+@examples(15)
 @given(acts=ACTS)
 def test_random_commits_match_the_model(stores: list[MetadataStore], acts: list[list[Draft]]) -> None:
     top, model = next(_tops), Model()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,6 +22,7 @@ from schemas.kafka.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.layout_strategies import assert_tiles
+from tests.examples import examples
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -125,9 +126,7 @@ def test_random_walk_keeps_layout_whole(pruning: RunningController) -> None:
 
     run_state_machine_as_test(
         Walk,
-        settings=settings(
-            max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=examples(10, stateful_step_count=40, suppress_health_check=list(HealthCheck)),
     )
 
 

@@ -10,12 +10,13 @@ from http.client import HTTPResponse
 from urllib.parse import quote
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
+from tests.examples import examples
 
 pytestmark = pytest.mark.process
 
@@ -172,7 +173,7 @@ def operations(target: RunningController) -> list[tuple[str, str]]:
     return [(verb.upper(), path) for path, verbs in described.items() for verb in verbs if path != "/healthz"]
 
 
-@settings(max_examples=300)
+@examples(60)
 @given(data=st.data(), query=queries, body=bodies, more=headers)
 def test_random_requests_answered_below_500_in_json(
     target: RunningController,

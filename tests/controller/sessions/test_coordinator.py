@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -24,6 +23,7 @@ from decisions.topic.layout import SegmentLayout
 from schemas.kafka.messages import SubscriptionType
 from tests.controller.layout_strategies import sealed_ids, step
 from tests.controller.sessions.stored import record_of, registrations
+from tests.examples import examples
 
 GRACE_MS = 60_000
 
@@ -393,4 +393,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = examples(20, stateful_step_count=40)

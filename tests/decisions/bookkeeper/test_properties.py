@@ -3,7 +3,7 @@ rest at the end."""
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.bookkeeper.decide import decide, plan_steps
@@ -23,6 +23,7 @@ from tests.decisions.bookkeeper.world import (
     schema,
     to_the_end,
 )
+from tests.examples import examples
 
 IDS = st.integers(1, 8)
 LEDGERS = st.builds(
@@ -69,7 +70,7 @@ def worlds(draw: st.DrawFn) -> BookieSnapshot:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(worlds(), st.sampled_from(["next", "status", "switch", "rollback", "cleanup", "check", "resolve", "precheck"]))
 def test_every_state_and_request_is_answered(world: BookieSnapshot, operation: str) -> None:
     answer = asked(world, operation, target="new", name="new", dry_run=False, force=True, accept_loss=True)
@@ -78,7 +79,7 @@ def test_every_state_and_request_is_answered(world: BookieSnapshot, operation: s
     assert (answer.gate is None) or answer.reason
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(worlds())
 def test_steps_concern_source_and_state_expectation(world: BookieSnapshot) -> None:
     seen = BookieView(world)
@@ -98,7 +99,7 @@ def test_steps_concern_source_and_state_expectation(world: BookieSnapshot) -> No
             assert "version" in step.expectation
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(worlds())
 def test_needed_or_unmatched_copies_not_deleted(world: BookieSnapshot) -> None:
     """A copy stays if a record needs it or no equal copy exists."""
@@ -117,7 +118,7 @@ def test_needed_or_unmatched_copies_not_deleted(world: BookieSnapshot) -> None:
             assert difference_of_copies(old, there) is None
 
 
-@settings(max_examples=200, deadline=None)
+@examples(50)
 @given(worlds())
 def test_every_state_settles_on_existing_copies(world: BookieSnapshot) -> None:
     """No attribution leads to a copy that does not exist."""
@@ -136,7 +137,7 @@ def test_every_state_settles_on_existing_copies(world: BookieSnapshot) -> None:
     assert len(stays) == len(answer.failed_ledgers) + len(answer.not_promoted)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(worlds())
 def test_the_order_of_what_is_seen_changes_nothing(world: BookieSnapshot) -> None:
     other = changed(
@@ -149,7 +150,7 @@ def test_the_order_of_what_is_seen_changes_nothing(world: BookieSnapshot) -> Non
     assert plan_steps(other).steps == plan_steps(world).steps
 
 
-@settings(max_examples=200, deadline=None)
+@examples(50)
 @given(worlds())
 def test_recorded_inputs_lead_to_the_same_step(world: BookieSnapshot) -> None:
     for now in (
@@ -162,7 +163,7 @@ def test_recorded_inputs_lead_to_the_same_step(world: BookieSnapshot) -> None:
             assert step in decide(reducer.reduced(step)).steps
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25)
 @given(worlds())
 def test_completed_step_not_requested_again(world: BookieSnapshot) -> None:
     steps = plan_steps(world).steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from decisions.bundles.averages import add_sample
@@ -19,6 +19,7 @@ from decisions.bundles.fixes import FIXES
 from decisions.bundles.numbers import java_int, to_float32, wrapped_sum
 from schemas.bundles import BundleAnswer, HashedTopicLoad, TimeAverageMessageData, TopicLoad
 from tests.decisions.bundles.clusters import answer, broker, cluster, snapshots
+from tests.examples import examples
 
 CLOSE_PAIR = cluster({"a": broker(0, [9.0], cpu=50), "b": broker(5, [1.0], cpu=30)}, "AvgShedder")
 FULL = "t/n/0x00000000_0xffffffff"
@@ -72,7 +73,7 @@ SETTINGS = st.lists(st.sampled_from([*DEFAULTS, *FIXES]), max_size=12, unique=Tr
 )
 
 
-@settings(max_examples=300)
+@examples(60)
 @given(OPERATIONS.flatmap(snapshots), SETTINGS, st.sampled_from([*PROFILES]))
 @example(CLOSE_PAIR, {"loadBalancerAvgShedderHitCountHighThreshold": 0}, "5.0")
 def test_settings_of_any_value_raise_no_other_error(snapshot, chosen, profile):

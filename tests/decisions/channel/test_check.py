@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.cli.bundles.channel_lines import MAX_LINE_BYTES, read_line
 from anabranch.cli.main import cli
 from decisions.bundles.channel.checking import Checker, FindingKind, meanings_table
 from decisions.bundles.channel.records import BundleRecord, State
+from tests.examples import examples
 
 WHOLE, LEFT, RIGHT = "t/n/0x00000000_0x80000000", "t/n/0x00000000_0x40000000", "t/n/0x40000000_0x80000000"
 
@@ -113,7 +114,7 @@ def test_what_is_bad_does_not_stop_what_follows():
     assert counts["messages"] == 3
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([*(one.encode() for one in SPLIT), b"\n"]), max_size=12))
 def test_no_line_stops_it(lines):
     check(*lines)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_segment
 
@@ -16,6 +16,7 @@ from decisions.topic.layout import HASH_SPACE, LayoutArgumentError, LayoutError,
 from decisions.topic.segment import SegmentState
 from schemas.kafka.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
+from tests.examples import examples
 
 
 def ranges(layout):
@@ -154,7 +155,7 @@ steps = st.lists(st.tuples(st.sampled_from(["split", "merge", "prune"]), st.inte
 
 
 @given(st.integers(1, 9), steps)
-@settings(max_examples=150)
+@examples(40)
 def test_active_segments_always_tile(count, sequence):
     layout = SegmentLayout.create(count, 0)
     for number, (step, choice) in enumerate(sequence):
@@ -265,7 +266,7 @@ ATTRIBUTES = ("model_config", "segment_id", "auto_scale_policy", "copy", "segmen
         max_size=4,
     )
 )
-@settings(max_examples=50)
+@examples(15)
 def test_null_unknown_fields_survive_changes(unknown):
     record = json.loads(json.dumps(FOREIGN))
     places = (

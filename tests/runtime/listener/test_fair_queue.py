@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.listener.fair_queue import (
@@ -20,6 +20,7 @@ from runtime.listener.fair_queue import (
     Turns,
     let_others_go_on,
 )
+from tests.examples import examples
 
 
 class Calls:
@@ -170,7 +171,7 @@ def test_waiting_thread_may_end_its_turn_early() -> None:
     asyncio.run(run())
 
 
-@settings(max_examples=60)
+@examples(15)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["call", "end", "cancel", "wait"])), max_size=60))
 def test_every_call_gets_a_turn_within_limit(steps: list[tuple[str, str]]) -> None:
     async def check(calls: Calls) -> None:

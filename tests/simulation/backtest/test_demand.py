@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.simulation.backtest.demand import Loads, wanted_of
@@ -18,6 +18,7 @@ from anabranch.simulation.backtest.incarnations import (
 )
 from anabranch.simulation.topics.timeline import STEP_MS, ConsumersFrom
 from decisions.topic.layout import HASH_SPACE, LayoutError, SegmentLayout
+from tests.examples import examples
 
 END = 7_200_000
 
@@ -38,7 +39,7 @@ def carried(wanted, at, start, end):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=40)
+@examples(10)
 def test_recorded_segments_carry_recorded_load(seed):
     random = np.random.default_rng(seed)
     layout = SegmentLayout.create(int(random.integers(1, 4)), 0)

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
@@ -18,6 +18,7 @@ from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.run import balancer, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
 from decisions.bundles.configuration import ConfigurationError
+from tests.examples import examples
 
 AVG = "AvgShedder+AvgShedder"
 
@@ -122,7 +123,7 @@ def test_minute_average_equals_twelve_looks(before, now, history):
     assert averaged(None, now, history) == now
 
 
-@settings(max_examples=5)
+@examples(2)
 @given(st.sampled_from(sorted(SHAPES)), st.integers(0, 1000), st.booleans())
 def test_transfer_shedder_limited_per_cycle_and_pause(shape, seed, transfer):
     """It gives from three brokers a cycle at most and waits three minutes between."""

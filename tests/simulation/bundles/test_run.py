@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.simulation.bundles.fleet import Broker, Fleet
@@ -14,11 +14,12 @@ from anabranch.simulation.bundles.run import DEAD_SECONDS, SECONDS_A_CONNECTION,
 from anabranch.simulation.bundles.shapes import SHAPES
 from decisions.bundles.configuration import ConfigurationError
 from schemas.bundles import LocalBrokerData
+from tests.examples import examples
 
 AVG = {"loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder"}
 
 
-@settings(max_examples=5)
+@examples(2)
 @given(st.sampled_from(sorted(SHAPES)), st.integers(0, 1000))
 def test_seed_is_repeatable_and_moves_chain(shape, seed):
     """Every move starts where the last one ended."""

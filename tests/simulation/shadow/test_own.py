@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from anabranch.history.recorded import RecordedHistory, newest_before
@@ -28,6 +27,7 @@ from tests.decisions.snapshots import DEFAULT, msg_rate, snapshot
 from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.examples import examples
 from tests.history.test_explain import written
 from tests.simulation.shadow.test_shadow import HOT, T0, WARM, Shadowed, read, run
 
@@ -158,7 +158,7 @@ def test_same_segments_of_a_later_life_are_told_apart():
     assert [(one.what, one.at) for one in sides_of(bucket).theirs] == [(("split", (0,)), later + 5 * SECOND)]
 
 
-@example_settings(max_examples=25)
+@examples(8)
 @given(st.data())
 def test_attribution_does_not_depend_on_arrival_order(data):
     """Four segments: some split by us, the others by them; layouts, repeats and outcomes in any order and batching."""
