@@ -53,13 +53,12 @@ def consumers(controller: RunningController) -> int | None:
     return int(answered.json()["subscriptions"]["s"]["consumerCount"])
 
 
-def test_ten_thousand_evictions_all_announced(
-    nodes: Callable[[], ZooKeeperStore],
-) -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(MANY, marks=pytest.mark.soak)])
+def test_evictions_of_many_consumers_all_announced(nodes: Callable[[], ZooKeeperStore], count: int) -> None:
     with run_controller(nodes()) as first:
         first.client.put(PATH)
         first.client.put(f"{PATH}/subscriptions/s")
-        names = [f"consumer-{number:05d}" for number in range(MANY)]
+        names = [f"consumer-{number:05d}" for number in range(count)]
         paths = {name: store_paths.consumer_path(TOPIC, "s", name) for name in names}
         registered = [Put(paths[name], ConsumerRegistration(consumer_name=name).to_json().encode()) for name in names]
         first.nodes.commit_in_parts([], [Put(store_paths.attended_path(TOPIC), b""), *registered])
@@ -67,11 +66,11 @@ def test_ten_thousand_evictions_all_announced(
         # All of them are counted within the grace period, however long a busy machine reads.
         with run_controller(nodes(), grace_seconds=10) as second:
             wait_until(lambda: second.node.leaders.term(TOPIC), 20)
-            assert wait_until(lambda: consumers(second), 20) == MANY
+            assert wait_until(lambda: consumers(second), 20) == count
             wait_until(lambda: consumers(second) == 0, 150, every_s=0.5)
             found = [one for one in second.announced(TOPIC) if isinstance(one, ConsumerEvent)]
             gone = [one for one in found if one.event == "unregistered"]
-            assert [one.consumers for one in gone] == list(reversed(range(MANY)))
+            assert [one.consumers for one in gone] == list(reversed(range(count)))
             assert {one.consumer for one in gone} == set(names)
             assert second.client.delete(PATH).status_code == 204
 

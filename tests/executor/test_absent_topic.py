@@ -66,7 +66,7 @@ class Job:
             yield record("control-events", event.topic, event.to_json().encode())
 
 
-@pytest.mark.parametrize("segments", [1, 8])
+@pytest.mark.parametrize("segments", [1, pytest.param(8, marks=pytest.mark.soak)])
 def test_absent_topic_is_decided_on_seven_times_an_hour(house: House, segments: int):
     """An hour of ticks has at most seven evaluations that decide.
 

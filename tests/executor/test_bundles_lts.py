@@ -49,7 +49,14 @@ BY_RATES = {
 """Brokers of one machine say the same usage, that of the machine: they can be balanced by their rates alone."""
 
 
-@pytest.fixture(scope="module", params=[MODULAR, EXTENSIBLE], ids=["modular", "extensible"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(MODULAR, id="modular"),
+        # Also the manager of the Pulsar 5 of test_bundles_pulsar.
+        pytest.param(EXTENSIBLE, id="extensible", marks=pytest.mark.soak),
+    ],
+)
 def bundled(
     request: pytest.FixtureRequest,
     pulsar_jars: Path,

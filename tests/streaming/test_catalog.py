@@ -85,6 +85,7 @@ def test_session_jvm_loads_classes_from_archive(spark):
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_reregistered_names_follow_moved_lake(spark, tmp_path):
     register_lake(spark, f"{tmp_path}/old")
     MemberRegister(f"{tmp_path}/new").replace((Member("a:1", "act", 2, 20.0, datetime.now(timezone.utc)),))

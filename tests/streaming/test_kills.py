@@ -30,23 +30,23 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
-KILLS = [
-    ("state-upload", "all", -signal.SIGKILL),
-    ("segment_load:after", "jvm", 1),
+KILLS = [("state-upload", "all", -signal.SIGKILL), ("segment_load:after", "jvm", 1)]
+"""Point, victim, and how the driver ends."""
+MORE_KILLS = [
+    ("output:before", "all", -signal.SIGKILL),
+    ("events:after", "driver", -signal.SIGKILL),
     ("commit-log", "driver", -signal.SIGKILL),
     ("decisions:after", "manager", 1),
 ]
-"""Point, victim, and how the driver ends: each victim once."""
-MORE_KILLS = [("output:before", "all", -signal.SIGKILL), ("events:after", "driver", -signal.SIGKILL)]
-FILE_POINTS = ["output:before", "decisions:after", "segment_load:before", "batches:before"]
-"""Points around the reading of the workers' files."""
+POINTS = ["batch:begin", "output:before", "decisions:after", "holds:before", "segment_load:before", "batches:before"]
+"""One before anything of a batch, and those between which something else is written."""
 
 
 @pytest.mark.parametrize(
     ("inline_bytes", "points"),
     [
-        pytest.param(INLINE_BYTES, SINK_POINTS, id="through Spark"),
-        pytest.param(0, FILE_POINTS, id="in files"),
+        pytest.param(INLINE_BYTES, POINTS, id="through Spark"),
+        pytest.param(INLINE_BYTES, SINK_POINTS, id="through Spark, every point", marks=pytest.mark.soak),
         pytest.param(0, SINK_POINTS, id="in files, every point", marks=pytest.mark.soak),
     ],
 )
@@ -84,7 +84,7 @@ def crashes_after_progress(start, checkpoint: Path, said: str) -> None:
 def test_late_connections_restart_the_query(start, job_settings, own_broker, tmp_path):
     keep_all_batches(job_settings, tmp_path)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
-    points = ["batch:begin", "output:before", "decisions:after", "segment_load:before", "batches:after"]
+    points = ["batch:begin", "decisions:after", "batches:after"]
 
     def gives_up(point: str) -> None:
         raise TimeoutError(f"Python worker failed to connect back. At {point}")
@@ -103,7 +103,7 @@ def test_late_connections_restart_the_query(start, job_settings, own_broker, tmp
 
 @pytest.mark.parametrize(
     "kills",
-    [pytest.param(KILLS, id="each victim"), pytest.param(MORE_KILLS + KILLS, id="again", marks=pytest.mark.soak)],
+    [pytest.param(KILLS, id="two"), pytest.param(MORE_KILLS + KILLS, id="each victim", marks=pytest.mark.soak)],
 )
 def test_killed_processes_leave_startable_state(kills, start_process, start, job_settings, own_broker, tmp_path):
     """The next start continues from the checkpoint and the lake."""

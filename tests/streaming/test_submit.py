@@ -76,6 +76,7 @@ def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path)
     assert begun - ended <= {max(ended) + 1}, "one that was planned when the signal came may be left for the next start"
 
 
+@pytest.mark.soak
 def test_local_submit_decides_and_stops_cleanly(tmp_path, jars, own_broker, job_settings, run):
     """It asks for a person when no restart helps."""
     command = submitted("local[2]", job_settings, jars.spark)

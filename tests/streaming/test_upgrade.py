@@ -94,7 +94,7 @@ def _said(found: list[dict], last: int) -> set[tuple]:
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("deployment", [1, 2, 3])
+@pytest.mark.parametrize("deployment", [1, *(pytest.param(one, marks=pytest.mark.soak) for one in (2, 3))])
 def test_older_deployment_upgraded_at_new_place(
     deployment, spark, start, state, job_settings, own_broker, tmp_path, monkeypatch
 ):

@@ -20,6 +20,7 @@ def test_rules_hold_and_runs_settle_in_two_rounds(store: Store):
     assert found.rounds <= 2
 
 
+@pytest.mark.soak
 def test_the_page_is_what_the_exploration_finds():
     page = "\n".join(lines()) + "\n"
     kept = (Path(__file__).parent / "explored.md").read_text()
