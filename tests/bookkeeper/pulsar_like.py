@@ -19,9 +19,11 @@ import pytest
 from click.testing import CliRunner
 from kazoo.client import KazooClient
 
+from anabranch.bookkeeper import steps
 from anabranch.bookkeeper.metadata import PulsarMetadata
 from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
 from anabranch.bookkeeper.sidecar import LedgerHands
+from anabranch.cli.bookies import switch
 from anabranch.cli.bookies.clusters import Bookies
 from anabranch.cli.main import cli
 from tests.bookkeeper.conftest import BookKeepers
@@ -33,11 +35,16 @@ ROLLBACK = ["rollback", "--no-dry-run"]
 CLEANUP = ["cleanup", "--force", "--no-dry-run"]
 CURSOR = {"component": "managed-ledger", "pulsar/cursor": "c3Vi"}
 _NUMBERS = count(1)
-_KILLED = """
-import os, signal, sys, threading
+DELETES_WITHIN_S = 5.0
+"""Whoever takes over from one that was killed waits for it; the clusters here are quick."""
+_QUICK = f"""
+import sys
 import anabranch.cli.bookies.switch, anabranch.bookkeeper.steps as steps
-# Whoever takes over waits for it; the clusters here are quick.
-anabranch.cli.bookies.switch.DELETES_WITHIN_S = steps.DELETES_WITHIN_S = 1.0
+from anabranch.cli.main import cli
+anabranch.cli.bookies.switch.DELETES_WITHIN_S = steps.DELETES_WITHIN_S = {DELETES_WITHIN_S}
+"""
+_KILLED = """
+import os, signal, threading
 known, carry_out, lock = sys.argv.pop(1), steps.Steps.carry_out, threading.Lock()
 
 def killed(self, step, registry):
@@ -54,7 +61,6 @@ def killed(self, step, registry):
         os.kill(os.getpid(), signal.SIGKILL)
 
 steps.Steps.carry_out = killed
-from anabranch.cli.main import cli
 cli(sys.argv[1:])
 """
 
@@ -80,6 +86,10 @@ class Commands:
         )
         return [sys.executable, "-m", "anabranch", "--config", str(settings), "bookies", *arguments]
 
+    def quick_command(self, *arguments: str) -> list[str]:
+        """A command that may take over after `DELETES_WITHIN_S`."""
+        return [sys.executable, "-c", f"{_QUICK}cli(sys.argv[1:])", *self.command(*arguments)[3:]]
+
     def killed(self, *arguments: str) -> bool:
         """Run a command that ends by SIGKILL at the first step that none was killed at yet; return whether it did.
 
@@ -87,7 +97,7 @@ class Commands:
         """
         known, rest = str(self.folder / "killed"), self.command(*arguments)[3:]
         done = subprocess.run(
-            [sys.executable, "-c", _KILLED, known, *rest],
+            [sys.executable, "-c", _QUICK + _KILLED, known, *rest],
             env=self.environment(),
             capture_output=True,
             text=True,
@@ -138,6 +148,8 @@ class PulsarLike(Commands):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Bookies, "_new_hands", hands)
+            for module in (steps, switch):
+                patch.setattr(module, "DELETES_WITHIN_S", DELETES_WITHIN_S)
             done = CliRunner().invoke(cli, words, env=self.environment(), catch_exceptions=False)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 

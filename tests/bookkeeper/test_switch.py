@@ -57,6 +57,7 @@ def test_switch_rollback_cleanup_lose_nothing(pulsar: PulsarLike) -> None:
     assert pulsar.answer("status")["phase"] == "DONE"
 
 
+@pytest.mark.soak
 def test_commands_on_real_clusters_fail_closed(pulsar: PulsarLike) -> None:
     """A source that is away; brokers that run where "stopped" is claimed."""
     pulsar.populate(schemas=2, cursors=1)
@@ -160,6 +161,7 @@ def bookkeepers_write_on_new(pulsar: PulsarLike) -> list[int]:
         broker.close()
 
 
+@pytest.mark.soak
 def test_missing_bookies_fail_then_retry_succeeds(pulsar: PulsarLike) -> None:
     old, new = (pulsar.bookkeepers.clusters[name] for name in ("old", "new"))
     ids = pulsar.ledgers(12)
@@ -188,6 +190,7 @@ def test_missing_bookies_fail_then_retry_succeeds(pulsar: PulsarLike) -> None:
     assert "all in order" in pulsar.ok("check", "--contents")
 
 
+@pytest.mark.soak
 def test_switch_within_one_zookeeper_cleans_up(bookkeepers: BookKeepers, tmp_path: Path) -> None:
     """The clusters share a ZooKeeper; cleanup touches the source's side only."""
     with pulsar_like(bookkeepers, tmp_path) as pulsar:
