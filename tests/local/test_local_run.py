@@ -85,6 +85,7 @@ def test_pulsar_topic_splits_and_merges_without_loss(run_with_pulsar):
     assert load["resent"] <= dropped_receipts(run.folder / "log" / "load.log"), load
 
 
+@pytest.mark.soak
 def test_pulsars_scaler_observed_and_reported_in_full(run_in_the_shadow):
     """The report has both sides in every form."""
     run, path = run_in_the_shadow, f"/admin/v2/scalable/{TOPIC.removeprefix('topic://')}"
