@@ -13,8 +13,8 @@ help:  ## say what can be made
 run: setup  ## the whole system on this machine, with a live screen, until Ctrl-C (ARGS="--for 120s --report FILE")
 	@exec $(BIN)/anabranch run --local $(ARGS)
 
-unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no process: some minutes (ARGS="-k NAME" chooses)
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
+unit: $(VENV)/.installed  ## the quick tests that start no JVM, no server and no process (ARGS="-k NAME" chooses)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "unit and not long" --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
 test: setup lint  ## lint, then all tests but the long ones of soak (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "not soak" --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(ARGS)

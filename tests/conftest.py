@@ -53,10 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The longest groups come first, so that all processes end at about the same time. First of all hooks: xdist reads the
     groups in its own.
     """
+    seconds = recorded()
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if not marks & NO_UNIT and not SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.unit)
+        if item.nodeid in seconds:
+            item.add_marker(pytest.mark.long)
         if not config.pluginmanager.hasplugin("xdist"):
             continue
         if "real_lake" in getattr(item, "fixturenames", ()):
@@ -70,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif "browser" in marks:
             item.add_marker(pytest.mark.xdist_group("browser"))
     if config.getoption("loadgroup", default=False):
-        longest_first(items, recorded())
+        longest_first(items, seconds)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
