@@ -27,7 +27,7 @@ from lake.maintenance import (
 from lake.tables import OpenTable, create_lake
 from schemas.settings.root import load_settings
 from schemas.tables.arrow import to_arrow
-from schemas.tables.rows import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
+from schemas.tables.rows import DEAD_LETTERS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
 from tests.engine.records import layout
 from tests.streaming.jobs import (
     TOPICS,
@@ -84,7 +84,7 @@ def test_concurrent_compaction_loses_no_commit(spark, start_process, job_setting
     wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     executor.start()
     by_spark, by_rs = partial(compact_by_delta_spark, spark, lake), partial(compact_by_delta_rs, lake)
-    rounds = [(compact, table) for compact in (by_spark, by_rs) for table in (SEGMENT_LOAD, EVENTS, OUTCOMES)]
+    rounds = [(compact, table) for compact in (by_spark, by_rs) for table in (SEGMENT_LOAD, OUTCOMES)]
     try:
         with fed_all_along(feed, every_s=1):
             for compact, table in rounds:

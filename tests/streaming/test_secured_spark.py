@@ -218,7 +218,7 @@ def test_only_permitted_clients_write_topics(secured):
 
 def test_password_and_tls_are_both_required(secured):
     right = secured.connection_of("job")
-    assert gets_in(right, 30)
+    assert get_in([right], 30) == [True]
     wrong = {
         "password": replace(right, password=secured.connection_of("executor").password),
         "no certificate": replace(right, certificate=None, key=None),
@@ -226,16 +226,16 @@ def test_password_and_tls_are_both_required(secured):
         "strange broker": replace(right, ca=None),
         "no TLS": KafkaConnection(secured.bootstrap),
     }
-    assert not [what for what, one in wrong.items() if gets_in(one)]
+    assert dict(zip(wrong, get_in([*wrong.values()]), strict=True)) == dict.fromkeys(wrong, False)
 
 
-def gets_in(kafka: KafkaConnection, seconds: float = 2) -> bool:
-    """Whether the broker lets a client of a process of its own in, within so many seconds.
+def get_in(clients: list[KafkaConnection], seconds: float = 2) -> list[bool]:
+    """Whether the broker lets each client of a process of their own in, within so many seconds.
 
     A client whose handshake fails has been seen to take its whole process along when it was freed (librdkafka 2.x).
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(_answers_once, kafka, seconds).result(60)
+        return list(process.map(_answers_once, clients, [seconds] * len(clients), timeout=60))
 
 
 def _answers_once(kafka: KafkaConnection, seconds: float) -> bool:
