@@ -13,7 +13,7 @@ LONGEST_PAUSE_S = 0.5
 def wait_until(condition: Callable[[], T], deadline_s: float = 30.0, every_s: float = 0.02) -> T:
     """The first true value of `condition`; fails the test after `deadline_s`.
 
-    It is asked every `every_s` seconds, and one that takes longer at most half of the time: who waits leaves the
+    It is asked every `every_s` seconds, and one that takes long at most a quarter of the time: who waits leaves the
     machine to what is waited for.
     """
     end = time.monotonic() + deadline_s
@@ -24,4 +24,4 @@ def wait_until(condition: Callable[[], T], deadline_s: float = 30.0, every_s: fl
         answered = time.monotonic()
         if answered > end:
             raise AssertionError(f"not within {deadline_s:g} s: {getattr(condition, '__name__', condition)}")
-        time.sleep(max(every_s, min(answered - asked, LONGEST_PAUSE_S)))
+        time.sleep(max(every_s, min(3 * (answered - asked), LONGEST_PAUSE_S)))
