@@ -84,7 +84,7 @@ def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, see
                     process.wait(0.3)
                 read = deliver(tmp_path / "events", read, chance, job, recorded)
         kills += process.returncode == -signal.SIGKILL
-    assert kills >= most / 2
+    assert kills >= min(3, most)
     for one in decided:
         assert [end["status"] for end in house.ends(one)] == ["applied"]
     for topic in topics:
