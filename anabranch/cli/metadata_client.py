@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from contextlib import ExitStack
 from typing import Any
@@ -9,8 +10,24 @@ from typing import Any
 from pydantic import SecretStr
 
 from anabranch.cli.exits import Unreachable
+from schemas.printable import printable
 
 _CONNECT_SECONDS = 15.0
+_SUMMARY = "Failed connecting"
+"""Begins kazoo's last warning, which has no reason in it."""
+
+
+class _Warnings(logging.Filter):
+    """Keep kazoo's warnings, one an attempt and host, out of the log; each is a reason, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: dict[str, None] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno == logging.WARNING and not record.getMessage().startswith(_SUMMARY):
+            self.reasons[record.getMessage()] = None
+        return record.levelno != logging.WARNING
 
 
 def connect_metadata(
@@ -33,12 +50,15 @@ def connect_metadata(
 
         secured["handler"] = TlsHandler(tls)
     client = KazooClient(address, timeout=session_seconds, **secured)
+    warnings = _Warnings()
+    client.logger.addFilter(warnings)
     try:
         client.start(_CONNECT_SECONDS)
     except (KazooException, KazooTimeoutError) as error:
-        raise Unreachable(
-            f"no ZooKeeper answers at {address}: {error or type(error).__name__}; see [bookies] metadata"
-        ) from None
+        reason = "; ".join(warnings.reasons) or str(error) or type(error).__name__
+        raise Unreachable(printable(f"no ZooKeeper answers at {address}: {reason}; see [bookies] metadata")) from None
+    finally:
+        client.logger.removeFilter(warnings)
     stack.callback(client.close)
     stack.callback(client.stop)
     return client

@@ -38,11 +38,18 @@ def test_missing_metadata_store_gets_advice() -> None:
     assert "--metadata HOST:PORT" in result.output
 
 
-def test_silent_metadata_store_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "reason"), [("127.0.0.1:1", "Connection refused"), ("no.invalid:2181", "Cannot resolve no.invalid")]
+)
+def test_silent_metadata_store_is_one_line_of_error(
+    address: str, reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("anabranch.cli.metadata_client._CONNECT_SECONDS", 1.0)
-    result = run("list", "--metadata", "127.0.0.1:1")
+    result = run("list", "--metadata", address)
     assert result.exit_code == 3
-    assert "no ZooKeeper answers at 127.0.0.1:1" in result.output
+    assert result.stderr.count(reason) == 1
+    assert f"Error: no ZooKeeper answers at {address}: " in result.stderr.splitlines()[-1]
+    assert not caplog.records
 
 
 def test_history_shows_phases_and_what_failed(tmp_path: Path) -> None:

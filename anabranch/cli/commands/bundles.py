@@ -167,7 +167,7 @@ def check_channel(
     \b
     FILE or standard input has its messages in order, one a line (docs/bundles.md says how to
     get them). JSON is one object a finding, and one with the counts. Exit code
-    0: all is in order; 1: something was found, bad lines included.
+    0: all is in order; 1: something was found, bad lines included, or there was no message.
     """
     checker = Checker(Store(store), round(in_flight_seconds * 1000))
     living = None if brokers is None else {broker.strip() for broker in brokers.split(",") if broker.strip()}
@@ -191,6 +191,8 @@ def check_channel(
             f"refused as not newer: {checker.stale:,}, overrides: {checker.forced:,}, "
             f"after missing versions: {checker.hidden:,}; found: {count:,}"
         )
+    if not checker.messages and not count:
+        raise click.ClickException("there was no message to check")
     ctx.exit(FOUND if count else 0)
 
 

@@ -36,7 +36,7 @@ def check(*lines, options=()):
     assert result.exit_code in (0, 1), result.output
     *found, counts = (json.loads(line) for line in result.stdout.splitlines())
     assert counts["counts"]["findings"] == len(found)
-    assert bool(found) == (result.exit_code == 1)
+    assert (bool(found) or counts["counts"]["messages"] == 0) == (result.exit_code == 1)
     return [(one["kind"], one["line"], one["bundle"]) for one in found], counts["counts"]
 
 
@@ -118,6 +118,11 @@ def test_what_is_bad_does_not_stop_what_follows():
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([*(one.encode() for one in SPLIT), b"\n"]), max_size=12))
 def test_no_line_stops_it(lines):
     check(*lines)
+
+
+def test_input_without_messages_fails():
+    result = CliRunner().invoke(cli, ["bundles", "check"], input=b"\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: there was no message to check\n")
 
 
 def test_a_name_with_escape_sequences_is_spelt_out():
