@@ -22,7 +22,8 @@ from runtime.java_home import find_java
 from schemas.settings.root import Settings, load_settings, without_secrets
 from streaming.job.session import class_archive, read_spark_conf, start_session
 
-_TIMEOUT_S = 300
+_TIMEOUT_S = 120
+"""The archive saves 5 s a start, which is worth no longer wait on a busy machine."""
 
 
 def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
@@ -44,7 +45,7 @@ def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
             # The next start tries again.
             return
         else:
-            say("this JVM makes none: starts stay as they are")
+            say("no archive was made: starts stay as they are")
     stamp.write_text(made_from)
 
 

@@ -18,9 +18,11 @@ from decisions.autoscale.answers import answer_to_wire
 from decisions.autoscale.decide import decide
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
+from lake.tables import create_lake
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import ANSWER, Snapshot
 from tests.decisions.snapshots import COLD, TOPIC, bucket_snapshot, load, msg_rate, random_snapshot, snapshot, stream
+from tests.local.lake import ORDERS, layout_event, layout_json, write
 
 
 def line(one, **changes):
@@ -237,8 +239,22 @@ def test_policy_show_reports_disabling_combination(tmp_path):
     assert "scaling is off for this topic: maxSegments (64) must not be less than minSegments (99)" in result.stdout
 
 
-def test_policy_show_refuses_a_name_that_is_no_topic():
-    assert run("policy", "show", "orders").exit_code == 2
+def test_policy_show_takes_unique_end_of_name_in_lake(tmp_path):
+    settings = tmp_path / "own.toml"
+    settings.write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
+
+    def show(name):
+        return run("--config", str(settings), "policy", "show", name, "--offline")
+
+    assert "expected topic://tenant/namespace/name" in show("orders").stderr
+    create_lake(str(tmp_path / "lake"))
+    whole = layout_json((0, 0, 0xFFFF))
+    topics = (ORDERS, "topic://acme/shop/carts", "topic://acme/store/carts")
+    write(str(tmp_path / "lake"), *(layout_event(whole, 0, topic=topic) for topic in topics))
+    assert show("orders").stdout.startswith(f"# {ORDERS}: ")
+    assert "give more of the name" in show("carts").stderr
+    assert "nearest names are topic://acme/shop/orders" in show("order").stderr
+    assert {show(name).exit_code for name in ("", "carts", "order", "acme/shop")} == {2}
 
 
 def test_policy_check_reports_rules_and_bad_files(tmp_path):

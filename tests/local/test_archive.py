@@ -43,7 +43,7 @@ def test_archive_attempted_once_and_foreign_removed(settings, monkeypatch):
     for _ in range(2):
         ensure_archive(settings, said.append)
     assert not class_archive(settings).exists()
-    assert said[1:] == ["this JVM makes none: starts stay as they are"]
+    assert said[1:] == ["no archive was made: starts stay as they are"]
 
 
 def test_after_ctrl_c_the_next_start_tries_again(settings, monkeypatch):
