@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -70,13 +71,16 @@ def policy_subject(value: str) -> str:
 
 
 def with_connection(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--url` and `--output`; call it with `admin` (`AdminInterface`) and `output`."""
+    """Give a command `--url` and `--output`; call it with `admin` (`AdminInterface`) and `output`.
+
+    Without settings of one's own, the controller is that of a local run at work, if there is one.
+    """
 
     @functools.wraps(function)
     def run(context: Context, **arguments: Any) -> None:
         settings = context.settings.controller
         token = credentials_of(context.settings)
-        url = arguments.pop("url") or settings.url
+        url = arguments.pop("url") or _local_run_url(context) or settings.url
         admin = AdminInterface(url, token, nodes=settings.nodes, tls=context.settings.url_context())
         for exposure in url_exposures(url, settings.nodes):
             click.echo(f"Warning: {printable(exposure)}", err=True)
@@ -86,6 +90,21 @@ def with_connection(function: Callable[..., None]) -> Callable[..., None]:
     url = click.option("--url", metavar="URL", help="Admin interface, instead of the settings' [controller] url.")
     passed: Callable[..., None] = click.pass_obj(run)
     return url(output(passed))
+
+
+def _local_run_url(context: Context) -> str | None:
+    if context.own or any(name.startswith("ANABRANCH_CONTROLLER") for name in os.environ):
+        return None
+    from anabranch.local.supervisor import lock_owner
+    from schemas.settings.root import load_settings
+
+    folder = context.settings.path(context.settings.local.folder)
+    file = folder / "run.toml"
+    if not file.is_file() or lock_owner(folder) is None:
+        return None
+    url = load_settings([file], context.home).controller.url
+    click.echo(f"the local run's controller, {url}", err=True)
+    return url
 
 
 def print_result(output: str, text: str, value: Any) -> None:

@@ -333,7 +333,10 @@ def _told(message: str, mentioned: Iterable[str]) -> SqlError:
         wanted = match[1].strip("'\"").rpartition(".")[2].strip("'\"")
         candidates = [column for name in mentioned for column in columns_of(name)]
         nearest = difflib.get_close_matches(wanted, dict.fromkeys(candidates), 3)
-        return SqlError(f"there is no column {wanted} here; {_near(nearest, 'DESCRIBE NAME lists those of a view')}")
+        columns = (
+            f"there are {', '.join(dict.fromkeys(candidates))}" if candidates else "DESCRIBE NAME lists those of a view"
+        )
+        return SqlError(f"there is no column {wanted} here; {_near(nearest, columns)}")
     return SqlError(text.removeprefix("Error during planning: ").removeprefix("Schema error: "))
 
 

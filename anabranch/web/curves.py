@@ -68,7 +68,9 @@ def _curve(
     curve: list[float | None] = []
     for at, is_silent in zip(instants, silent, strict=True):
         index = bisect_right(samples, at, key=lambda sample: sample.at)
-        # A record of before it was made is of an earlier incarnation of the name.
-        is_known = index and samples[index - 1].at >= reach.begins and reach.is_there(at) and not is_silent
+        # A record of before it was made is of an earlier incarnation of the name. The end belongs to the curve: of a
+        # segment with one load on record there would be nothing else to draw.
+        is_there = reach.is_there(at) or at == reach.ends
+        is_known = index and samples[index - 1].at >= reach.begins and is_there and not is_silent
         curve.append(round(load_of(samples[index - 1]), 4) if is_known else None)
     return curve

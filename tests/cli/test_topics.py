@@ -12,7 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from anabranch.cli.main import cli
+from anabranch.local.supervisor import lock_folder
 from schemas.settings.root import SettingsError
 from tests.cli.conftest import run
 from tests.controller.conftest import NOWHERE, run_controller
@@ -290,6 +293,23 @@ def test_real_refusal_is_one_line(topics, topic):
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: Segment not found: 9 of {topic} (404)\n"
+
+
+def test_local_run_at_work_is_asked(topics, topic, namespace, tmp_path, monkeypatch):
+    monkeypatch.delenv("ANABRANCH_CONTROLLER_URL", raising=False)
+    folder, own = tmp_path / "var", tmp_path / "own.toml"
+    folder.mkdir()
+    (folder / "run.toml").write_text(f'[controller]\nurl = "{topics.url}"\n')
+    own.write_text(f'[controller]\nurl = "{CLOSED}"\n')
+
+    def listed(*options):
+        done = CliRunner().invoke(cli, ["--home", str(tmp_path), *options, "topics", "list", namespace])
+        return done.stdout, "the local run's controller" in done.stderr
+
+    assert listed()[1] is False
+    with lock_folder(folder):
+        assert listed() == (f"{topic}\n", True)
+        assert listed("--config", str(own)) == ("", False)
 
 
 def test_documented_session_is_what_one_sees(topics):

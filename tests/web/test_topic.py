@@ -175,7 +175,8 @@ def test_curve_ends_with_its_segment_and_in_silences():
     by_instant = dict(zip(columns["at"], zip(*(one["load"] for one in columns["segments"]), strict=True), strict=True))
     assert by_instant[0.0] == (None, None)
     assert by_instant[1.0] == (1.0, None)
-    assert by_instant[5.0] == (None, None)
+    # The end of a segment with one load: without it, the curve would be a point that nobody sees.
+    assert by_instant[5.0] == (1.0, None)
     assert by_instant[6.0] == by_instant[7.0] == by_instant[9.0] == by_instant[10.0] == (None, 2.0)
     assert by_instant[7.001] == by_instant[8.999] == (None, None)
     assert dict(zip(columns["at"], columns["active"], strict=True)) == {

@@ -77,6 +77,7 @@ def test_views_and_their_columns_are_listed(settings):
         ("SELECT * FROM thrsh", "there is no table or view thrsh; nearest: thrash"),
         ("SELECT desided_at FROM decisions", "there is no column desided_at here; nearest: decided_at"),
         ("SELECT d.subjcet FROM decisions d", "there is no column subjcet here; nearest: subject"),
+        ("SELECT topic FROM holds_now", "there is no column topic here; there are family, subject, gate, measured"),
         ("SELECT * FROM load_at", r"load_at is asked with an instant: load_at\(TIMESTAMP "),
         ("SELECT * FROM load_at(now()", "the parenthesis behind load_at is not closed"),
         ("SELECT 1; SELECT 2", "one statement at a time"),
