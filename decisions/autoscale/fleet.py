@@ -39,8 +39,8 @@ from decisions.autoscale.columns import (
     pack_snapshots,
     segments_of,
 )
-from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
 from decisions.autoscale.gates import PRECEDENCE, Gate, Situation
+from decisions.autoscale.next_due import backoff_pause
 from decisions.autoscale.policy import Policy
 from decisions.kernel.precedence import PrecedenceRow
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -446,10 +446,7 @@ class _Block:
         concerned = (failures > 0) & (failed_at != NEVER) & ((failed_action == ANY_ACTION) | (failed_action == action))
         if first == 0 or not concerned.any():
             return np.zeros(len(failures), np.bool_)
-        if first >= MAX_BACKOFF_MS:
-            pause = np.full(len(failures), min(first, MAX_WAIT_MS))
-        else:
-            pause = np.minimum(first << np.clip(failures - 1, 0, MAX_DOUBLINGS), MAX_BACKOFF_MS)
+        pause = backoff_pause(min(first, MAX_WAIT_MS), failures)
         waiting: Bools = concerned & (self.now - np.where(concerned, failed_at, 0) < pause)
         return waiting
 

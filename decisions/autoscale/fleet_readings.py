@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from decisions.autoscale.columns import GATES, NEVER, Bools, Floats, Ints, SnapshotColumns
-from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
 from decisions.autoscale.gates import Gate
+from decisions.autoscale.known import MAX_BACKOFF_MS
+from decisions.autoscale.next_due import backoff_pause
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.rates import MAX_RATIO
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -89,9 +90,7 @@ def _reading_waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
 
 def _retry_backoff(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     first = policy.retry_backoff_ms
-    if first >= MAX_BACKOFF_MS:
-        return _reading_waited(fleet.now, fleet.failed_at, first)
-    pause = np.minimum(first << np.clip(fleet.failures - 1, 0, MAX_DOUBLINGS), MAX_BACKOFF_MS)
+    pause = first if first >= MAX_BACKOFF_MS else backoff_pause(first, fleet.failures)
     return _reading_waited(fleet.now, fleet.failed_at, pause)
 
 

@@ -4,8 +4,8 @@ Stage: beside `decisions.autoscale.clocks`, for the guards `settleSeconds`, `reg
 `returnsWithinSeconds` and `explicitLineage` (merge depths). A layout sets it, like a cooldown; it is remembered by the
 segment's id, because a pruned layout no longer says where a segment comes from. Instants are milliseconds.
 
-The rests (`settle_ms`, `regret_window_ms`) and the regrets stand once more in columns, for simulations:
-`anabranch.simulation.topics.waits` and `.kernel`.
+The rests (`settle_ms`, `regret_window_ms`) stand once more in columns, in `decisions.autoscale.policy_columns`, and the
+regrets in `anabranch.simulation.topics.applying`.
 """
 
 from __future__ import annotations

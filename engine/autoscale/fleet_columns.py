@@ -24,7 +24,8 @@ from decisions.autoscale.columns import (
     SnapshotColumns,
     segments_of,
 )
-from decisions.autoscale.past import FORGOTTEN_MS, regret_window_ms, settle_ms
+from decisions.autoscale.next_due import faded_depths, settled_until, shallow_from
+from decisions.autoscale.past import regret_window_ms, settle_ms
 from decisions.autoscale.policy import MAX_INT
 from decisions.autoscale.snapshot import MANAGED, SHARING
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -197,22 +198,31 @@ class FleetColumns:
 
     def fleet(self, now: int, loads: LoadTable) -> SnapshotColumns:
         """Build the fleet at `now` (milliseconds) from the columns and the current loads."""
-        rows, counts = self.rows, np.diff(self.offsets)
-        policies = [policy.policy for policy in self.policies]
+        rows, policies = self.rows, [policy.policy for policy in self.policies]
+        policy_of = np.repeat(self.policy_of, np.diff(self.offsets))
         missing: Bools = rows < 0
         if len(loads.modified_at):
             modified_at = np.where(missing, NO_INSTANT, loads.modified_at[rows])
             missing = modified_at == NO_INSTANT
-            cold_since, seen_at = loads.cold_since[rows], loads.seen_at[rows]
-            settled_at = self._settled_at(loads.returned_after[rows], cold_since, missing, counts)
-            by_threshold = self._by_policy([policy.cold_since_threshold for policy in policies], counts)
+            cold_since, seen_at = np.where(missing, NO_INSTANT, loads.cold_since[rows]), loads.seen_at[rows]
+            returns_within = _clipped([policy.returns_within_ms for policy in policies], MAX_INSTANT_MS)
+            settled_at = settled_until(
+                self.settled_at,
+                cold_since,
+                self.regret_window,
+                (loads.returned_after[rows], self.returned_after),
+                returns_within[policy_of],
+            )
+            by_threshold = np.array([policy.cold_since_threshold for policy in policies], np.bool_)[policy_of]
             since = np.where(by_threshold & (cold_since != NO_INSTANT), cold_since, modified_at)
             rates = [np.where(missing, np.nan, loads.rates[rows, column]) for column in range(len(RATES))]
         else:
             seen_at = since = np.zeros(len(rows), np.int64)
             settled_at = self.settled_at
             rates = [np.full(len(rows), np.nan)] * len(RATES)
-        keeps_depth = self._by_policy([policy.explicit_lineage for policy in policies], counts)
+        keeps_depth = np.array([policy.explicit_lineage for policy in policies], np.bool_)[policy_of]
+        depth_caps = _clipped([policy.max_dag_depth for policy in policies], MAX_INT)[policy_of]
+        kept_depths, shown_depths = (self.segments[name].astype(np.int64) for name in ("kept", "shown"))
         required, last_split_at, last_merge_at, opened_at, failures, failed_at, failed_action, *_ = self.scalars
         only_merges_open = self.scalars[Scalar.ONLY_MERGES_OPEN] != 0
         return SnapshotColumns(
@@ -234,49 +244,18 @@ class FleetColumns:
             (rates[0], rates[1], rates[2], rates[3]),
             np.where(missing, NEVER, seen_at),
             np.where(missing, NEVER, since),
-            np.where(keeps_depth, self._faded_depths(now), self.segments["shown"]).astype(np.int64),
-            self._shallow_at(keeps_depth, counts),
+            np.where(keeps_depth, faded_depths(kept_depths, self.made_at, now), shown_depths),
+            shallow_from(keeps_depth, kept_depths, shown_depths, self.made_at, depth_caps),
             settled_at,
             self.scalars[Scalar.SHARING],
             self.scalars[Scalar.UNSHARED],
             self.buckets,
         )
 
-    def _faded_depths(self, now: int) -> Ints:
-        """Return the merge depth of each segment at `now` (`decisions.autoscale.past.faded_depth`)."""
-        stood = np.maximum(now - np.maximum(self.made_at, 0), 0)
-        faded: Ints = np.maximum(self.segments["kept"] - stood // FORGOTTEN_MS, 0)
-        return faded
 
-    def _shallow_at(self, keeps_depth: Bools, counts: Ints) -> Ints:
-        """Return when each segment's depth allows a merge (`decisions.autoscale.past.shallow_at`)."""
-        caps = np.array([max(0, min(policy.policy.max_dag_depth, MAX_INT)) for policy in self.policies], np.int64)
-        cap, depths = np.repeat(caps[self.policy_of], counts), self.segments["kept"].astype(np.int64)
-        fades_at = np.maximum(self.made_at, 0) + (depths - cap + 1) * FORGOTTEN_MS
-        deep_until = np.where(keeps_depth & (cap > 0), np.minimum(fades_at, MAX_INSTANT_MS), MAX_INSTANT_MS)
-        shallow_at: Ints = np.where(np.where(keeps_depth, depths, self.segments["shown"]) < cap, NEVER, deep_until)
-        return shallow_at
-
-    def _settled_at(self, returned_after: Ints, cold_since: Ints, missing: Bools, counts: Ints) -> Ints:
-        """Return when each segment may be merged again (`decisions.autoscale.merge_pass.settled_at`)."""
-        within = np.array(
-            [max(0, min(policy.policy.returns_within_ms, MAX_INSTANT_MS)) for policy in self.policies], np.int64
-        )
-        is_cold = (cold_since != NO_INSTANT) & ~missing
-        cold_until = np.minimum(np.where(is_cold, cold_since, 0) + self.regret_window, MAX_INSTANT_MS)
-        settled_at = np.maximum(self.settled_at, np.where(is_cold & (self.regret_window > 0), cold_until, NEVER))
-        for pause in (returned_after, self.returned_after):
-            is_expected = is_cold & (pause > 0)
-            if is_expected.any():
-                is_expected &= pause <= np.repeat(within[self.policy_of], counts)
-                # A load that returned after a pause is expected again until it has been cold half as long again.
-                expected_at = np.minimum(cold_since + pause * 3 // 2, MAX_INSTANT_MS)
-                settled_at = np.maximum(settled_at, np.where(is_expected, expected_at, NEVER))
-        return settled_at
-
-    def _by_policy(self, values: Sequence[bool], counts: Ints) -> Bools:
-        """Spread one value per policy over the segments of its topics."""
-        return np.repeat(np.array(values, np.bool_)[self.policy_of], counts)
+def _clipped(values: Sequence[int], most: int) -> Ints:
+    """Return values of policies, of broken ones too, that fit."""
+    return np.array([max(0, min(value, most)) for value in values], np.int64)
 
 
 def columns_of(

@@ -6,7 +6,8 @@
 - `from_lake` the same from the lake
 - `run`       entry point: policies on a demand, chunks of topics on one process or several
 - `kernel`    many topics under many policies in columns, each row on to the next step that matters for it
-- `window`    a window of timelines in columns; `waits`, the waits of topics; `lineages`, the origins of segments
+- `rows`      their state; `applying`, `sampling` and `evaluating`: the parts of a step
+- `window`    a window of timelines in columns; `lineages`, the origins of segments
 - `tally`     counts by row, and `outcome`, the results of a policy
 - `page`      the results as HTML
 

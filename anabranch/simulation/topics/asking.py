@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from anabranch.simulation.topics.waits import BY_SPLIT
 from decisions.autoscale.answers import Answer, Rebucket
 from decisions.autoscale.columns import MERGE, NEVER, REASONS, REBUCKET, SPLIT
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
@@ -17,6 +16,7 @@ from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past
 from decisions.autoscale.policy import Policy
+from decisions.autoscale.policy_columns import BY_SPLIT
 from decisions.autoscale.snapshot import Load, OpenAction, TopicSnapshot
 from decisions.topic.segment import Segment, equal_buckets
 

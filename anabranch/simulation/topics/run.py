@@ -14,12 +14,13 @@ import numpy as np
 
 from anabranch.simulation.topics.kernel import Kernel
 from anabranch.simulation.topics.outcome import Outcome, together
+from anabranch.simulation.topics.rows import Rows
 from anabranch.simulation.topics.tally import Tally
 from anabranch.simulation.topics.timeline import Source
-from anabranch.simulation.topics.waits import Limits
 from anabranch.simulation.topics.window import Subscriptions, WindowColumns
 from anabranch.simulation.workers import in_processes
 from decisions.autoscale.policy import Policy, resolve_policy
+from decisions.autoscale.policy_columns import PolicyColumns
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.metadata import AutoScalePolicyOverride
@@ -111,26 +112,19 @@ def _simulate_chunk(
     for policy, *_ in rows:
         order.setdefault(policy, len(order))
     rows.sort(key=lambda row: order[row[0]])
-    numbers = np.array([order[policy] for policy, *_ in rows])
-    limits = Limits(
-        list(order),
-        np.searchsorted(numbers, np.arange(len(order))).tolist(),
-        len(rows),
-        any(layout.has_buckets for layout in layouts),
-    )
     topic = np.array([topic for *_, topic in rows])
     measure = [resolved(yardstick or policies[0], layout) for layout in layouts]
     tally = Tally(np.array([policy_index for _, policy_index, _ in rows]), topic, source.steps)
-    kernel = Kernel(
+    state = Rows(
         layouts,
         topic,
-        limits,
-        np.array([policy.split_thresholds for policy in measure])[topic],
-        tally,
-        began_at=source.began_at,
-        step_ms=source.step_ms,
-        **job._asdict(),
+        np.array([order[policy] for policy, *_ in rows]),
+        PolicyColumns(list(order), any(layout.has_buckets for layout in layouts)),
+        source.began_at,
+        source.step_ms,
     )
+    capacities = np.array([policy.split_thresholds for policy in measure])[topic]
+    kernel = Kernel(state, capacities, tally, **job._asdict())
     subscriptions: list[Subscriptions] = [{} for _ in layouts]
     for window in source.windows(indices):
         if window.begin == counted_from:

@@ -1,0 +1,205 @@
+"""State of the kernel's rows, in columns: what its parts read and change.
+
+Stage: under the kernel. A row is a topic under a policy; rows of equal policies are adjacent. The segments of row r are
+at `r * room` and the following places, in the order of their ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.simulation.topics.lineages import Lineage
+from anabranch.simulation.topics.timeline import Ints
+from anabranch.simulation.topics.window import NO_STEP, WindowColumns
+from decisions.autoscale.clocks import Cooldowns, cooldowns_after_layout
+from decisions.autoscale.columns import NEVER
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.next_due import faded_depths, settled_until, shallow_from
+from decisions.autoscale.past import depths_after_layout, past_after_layout
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.policy_columns import BY_MERGE, BY_SPLIT, PolicyColumns
+from decisions.topic.layout import SegmentLayout
+from schemas.metadata import MAX_ENTRY_BUCKETS
+
+Bools = npt.NDArray[np.bool_]
+CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
+"""Events that a row waits for."""
+IDLE, MERGES, IN_FLIGHT = range(3)
+"""Decisions of a row that are not applied yet: none, only merges, or others too."""
+NO_INSTANT = -1
+LAST, BASE, LOW_PART, HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
+"""Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
+_MADE_BY = {"split": BY_SPLIT, "merge": BY_MERGE}
+
+
+class Column:
+    """Columns of whole numbers of a segment."""
+
+    (
+        ID,
+        START,
+        END,
+        KEPT_DEPTH,
+        DEPTH,
+        CREATED,
+        MADE,
+        MADE_AT,
+        REGRETS,
+        HANDED_ON,
+        FINEST,
+        MODIFIED,
+        COLD,
+        RETURNED,
+        HOT,
+        LOW,
+        HIGH,
+        BUCKETS,
+    ) = range(18)
+
+
+class Rows:
+    """All rows; row r is the topic `topic[r]` under the policy `policy[r]`."""
+
+    def __init__(
+        self,
+        layouts: Sequence[SegmentLayout],
+        topic: Ints,
+        policy: Ints,
+        policies: PolicyColumns,
+        began_at: int,
+        step_ms: int,
+    ) -> None:
+        """`layouts` by topic; `policy`: indices in `policies`, ascending."""
+        count = len(topic)
+        self.topic, self.policy, self.policies = topic, policy, policies
+        self.began_at, self.step_ms = began_at, step_ms
+        self.next = np.full((5, count), NO_STEP, np.int64)
+        self.next[APPLY] = 0
+        self.required, self.sharing, self.unshared = np.zeros((3, count), np.int64)
+        clocks = [cooldowns_after_layout(Cooldowns(), (), layout, began_at) for layout in layouts]
+        self.last_split, self.last_merge, self.last_rebucket = (
+            np.array([NEVER if instant is None else instant for instant in column])[topic]
+            for column in zip(*clocks, strict=True)
+        )
+        self.failures, self.failed_at = np.zeros(count, np.int64), np.full(count, NEVER)
+        self.open = np.full(count, IDLE, np.int8)
+        self.waiting: dict[int, list[tuple[int, ...]]] = {}
+        """By row, all that is to be applied, in the order of the decisions: action, instant, segment, other, reason."""
+        self.hot_keys: dict[int, tuple[HotKey, ...]] = {}
+        self.lineages = [Lineage(layouts[index]) for index in topic.tolist()]
+        self.count = np.array([len(layouts[index].active) for index in topic.tolist()])
+        """Active segments."""
+        self.room = 1 << int(self.count.max(initial=1)).bit_length()
+        self.ints = np.zeros((count * self.room, Column.BUCKETS + 1), np.int64)
+        self.floats = np.zeros((count * self.room, 10))
+        self.bands = np.zeros((count * self.room, 8))
+        """Of the four rates of a segment: from where to where nothing happens."""
+        self._fill(layouts)
+        self.has_buckets = bool(self.ints[:, Column.BUCKETS].any())
+
+    def step_at(self, instants: Ints) -> Ints:
+        """Return the first step at or after an instant."""
+        return -(-(instants - self.began_at) // self.step_ms)
+
+    def segments_of(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the indices of all segments of some rows, and for each the position of its row."""
+        counts = self.count[rows]
+        owner = np.repeat(np.arange(len(rows)), counts)
+        begins = rows * self.room - (np.cumsum(counts) - counts)
+        return begins[owner] + np.arange(len(owner)), owner
+
+    def slots_of(self, row: int) -> slice:
+        """Return the places of a row's segments."""
+        return slice(row * self.room, row * self.room + int(self.count[row]))
+
+    def firsts_of(self, rows: Ints) -> Ints:
+        """Return the position of each row's first segment among those of all these rows."""
+        firsts: Ints = np.cumsum(self.count[rows]) - self.count[rows]
+        return firsts
+
+    def capacity(self, rows: Ints) -> Ints:
+        """Return the number of consumers that can work: one per entry bucket, or per segment without any."""
+        count = self.count[rows]
+        if not self.has_buckets:
+            return count
+        segments, owner = self.segments_of(rows)
+        capacity = np.bincount(owner, np.maximum(self.ints[segments, Column.BUCKETS], 1), len(rows)).astype(np.int64)
+        return np.where(self.policies.rebuckets[self.policy[rows]], capacity, count)
+
+    def locate(self, window: WindowColumns, segments: Ints, topic: Ints) -> None:
+        """Set the positions of segments among the slices of their topics."""
+        bounds = window.locate(topic, self.ints[segments, Column.START], self.ints[segments, Column.END])
+        self.ints[segments, Column.LOW], self.ints[segments, Column.HIGH] = bounds.low, bounds.high
+        self.floats[segments, LOW_PART], self.floats[segments, HIGH_PART] = bounds.low_part, bounds.high_part
+
+    def show_depths(self, row: int) -> None:
+        """Set the merge depths that the layout of a row shows, after it was pruned."""
+        slots, lineage = self.slots_of(row), self.lineages[row]
+        self.ints[slots, Column.DEPTH] = [lineage.depth(number) for number in self.ints[slots, Column.ID].tolist()]
+
+    def make_room(self) -> None:
+        """Double the places of each row."""
+        room = 2 * self.room
+        for name in ("ints", "floats", "bands"):
+            old = getattr(self, name)
+            new = np.zeros((len(self.topic), room, old.shape[1]), old.dtype)
+            new[:, : self.room] = old.reshape(len(self.topic), self.room, -1)
+            setattr(self, name, new.reshape(-1, old.shape[1]))
+        self.room = room
+
+    def _fill(self, layouts: Sequence[SegmentLayout]) -> None:
+        """Fill the columns with the first segments of topics."""
+        depths = [depths_after_layout({}, {}, (), layout, self.began_at) for layout in layouts]
+        pasts = [past_after_layout({}, (), layout, self.began_at) for layout in layouts]
+        for row, index in enumerate(self.topic.tolist()):
+            slots = self.slots_of(row)
+            for slot, segment in enumerate(layouts[index].active, slots.start):
+                past = pasts[index].get(segment.segment_id)
+                history = (0, 0, 0, 0, 0)
+                if past is not None:
+                    history = _MADE_BY[past.made], past.at, past.regrets, past.returned_after, past.finest
+                self.ints[slot, : Column.MODIFIED] = (
+                    segment.segment_id,
+                    segment.start,
+                    segment.end,
+                    depths[index][segment.segment_id],
+                    self.lineages[row].depth(segment.segment_id),
+                    segment.created_at_ms,
+                    *history,
+                )
+            self.ints[slots, Column.MODIFIED : Column.HOT] = NO_INSTANT
+            self.ints[slots, Column.BUCKETS] = _buckets_of(layouts[index], self.policies.policies[self.policy[row]])
+
+
+def _buckets_of(layout: SegmentLayout, policy: Policy) -> list[int]:
+    """Return the entry buckets of a topic's first segments: its own, or its share of the policy's budget."""
+    if layout.has_buckets:
+        return [0 if segment.entry_bucket_splits is None else segment.bucket_count for segment in layout.active]
+    budget, count = policy.entry_bucket_budget, len(layout.active)
+    return [max(1, min(budget // count, MAX_ENTRY_BUCKETS)) if budget > 0 else 0] * count
+
+
+def shallow_at(policies: PolicyColumns, policy: Ints, ints: Ints) -> Ints:
+    """Return the instant from which the depth of segments permits a merge; `policy` by segment."""
+    kept, shown, made_at = (ints[:, column] for column in (Column.KEPT_DEPTH, Column.DEPTH, Column.MADE_AT))
+    return shallow_from(policies.keeps_depth[policy], kept, shown, made_at, policies.max_depth[policy])
+
+
+def settled_at(policies: PolicyColumns, policy: Ints, ints: Ints) -> Ints:
+    """Return the instant until which segments are not merged; `policy` by segment."""
+    regrets = ints[:, Column.REGRETS]
+    return settled_until(
+        policies.rest_end(policy, ints[:, Column.MADE], ints[:, Column.MADE_AT], regrets),
+        ints[:, Column.COLD],
+        policies.regret_window(policy, regrets, ints[:, Column.END] - ints[:, Column.START] + 1),
+        (ints[:, Column.RETURNED], ints[:, Column.HANDED_ON]),
+        policies.returns_within[policy],
+    )
+
+
+def kept_depths(ints: Ints, now: Ints) -> Ints:
+    """Return the current merge depths of segments by the guard `explicitLineage`."""
+    return faded_depths(ints[:, Column.KEPT_DEPTH], ints[:, Column.MADE_AT], now)
