@@ -125,13 +125,16 @@ def _merges_due(policies: PolicyColumns, topics: TopicColumns, segments: Segment
     chosen = own[firsts]
     now, last, of_chosen = topics.now[chosen], topics.last_merge[chosen], policy[chosen]
     first_end = np.minimum.reduceat(np.maximum(ends, shallow), firsts)
-    first_of_shallow = np.minimum.reduceat(np.where(shallow <= topics.now[own], ends, NOT_DUE), firsts)
+    is_shallow = shallow <= topics.now[own]
+    # Where some pairs are shallow enough `decide` waits for these, else for all.
+    awaited = is_shallow | ~np.logical_or.reduceat(is_shallow, firsts).repeat(np.diff([*firsts, len(pairs)]))
+    first_awaited = np.minimum.reduceat(np.where(awaited, np.maximum(ends, shallow), NOT_DUE), firsts)
     has_none = (last == NEVER) | policies.acts_in_parallel[of_chosen]
     rests_until = np.where(has_none, NEVER, last + policies.merge_cooldown[of_chosen])
     merges_at, merge_due = never, never.copy()
     merges_at[chosen] = np.maximum(first_end, rests_until)
     may_merge[chosen] = merges_at[chosen] <= now
-    due = np.maximum(np.maximum(first_of_shallow, rests_until), now)
+    due = np.maximum(np.maximum(first_awaited, rests_until), now)
     merge_due[chosen] = np.where(due - now <= policies.load_age[of_chosen], due, NOT_DUE)
     return may_merge, merges_at, merge_due
 

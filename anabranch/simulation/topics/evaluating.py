@@ -24,15 +24,20 @@ from anabranch.simulation.topics.rows import (
     Column,
     Rows,
     kept_depths,
-    settled_at,
-    shallow_at,
 )
 from anabranch.simulation.topics.timeline import Ints
 from anabranch.simulation.topics.window import NO_STEP
 from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, MERGE, NEVER, ONLY_SPLIT, FleetAnswers, SnapshotColumns
 from decisions.autoscale.fleet import decide_fleet
-from decisions.autoscale.next_due import DueColumns, SegmentColumns, TopicColumns, next_due
-from decisions.autoscale.policy_columns import NOT_DUE
+from decisions.autoscale.next_due import (
+    DueColumns,
+    SegmentColumns,
+    TopicColumns,
+    next_due,
+    settled_until,
+    shallow_from,
+)
+from decisions.autoscale.policy_columns import NOT_DUE, PolicyColumns
 
 
 class Evaluator:
@@ -46,7 +51,11 @@ class Evaluator:
 
     def evaluate(self, rows: Ints, step: Ints, now: Ints, is_extra: Bools, by_event: Bools) -> None:
         """Decide on rows at a step. `is_extra`: at a tick of their own; `by_event`: consumers or a layout changed."""
-        state, due = self._rows, self._next_due(rows, now)
+        state, policies = self._rows, self._rows.policies
+        segments, owner = state.segments_of(rows)
+        ints, topics = state.ints.take(segments, axis=0), self._topics(rows, now)
+        shown = _segment_columns(policies, topics.policy[owner], owner, ints)
+        due = next_due(policies, topics, shown)
         is_up = self._is_up(now)
         is_tick = is_up & (now // self._tick_ms != (now - state.step_ms) // self._tick_ms)
         is_extra = is_up & is_extra
@@ -57,8 +66,16 @@ class Evaluator:
         may_act &= was_idle | (self._may_split_meanwhile(rows) & due.may_split)
         acts, asked_for = np.zeros(len(rows), np.bool_), np.full(len(rows), NOT_DUE)
         if may_act.any():
+            is_chosen = may_act[owner]
+            snapshots = self._snapshots(
+                rows[may_act],
+                by_tick[may_act],
+                TopicColumns._make(column[may_act] for column in topics),
+                SegmentColumns._make(column[is_chosen] for column in shown),
+                segments[is_chosen],
+            )
             acts[may_act], asked_for[may_act] = self._decide(
-                rows[may_act], now[may_act], by_tick[may_act], step[may_act], due.may_split[may_act]
+                rows[may_act], snapshots, step[may_act], due.may_split[may_act]
             )
         next_tick = (now // self._tick_ms + 1) * self._tick_ms
         extra = np.full(len(rows), NOT_DUE)
@@ -74,34 +91,12 @@ class Evaluator:
         state.next[EXTRA, rows[is_asked]] = state.step_at(extra[is_asked])
         self._plan_tick(rows, step, now, due)
 
-    def _next_due(self, rows: Ints, now: Ints) -> DueColumns:
-        state, policies = self._rows, self._rows.policies
-        segments, owner = state.segments_of(rows)
-        ints, policy = state.ints.take(segments, axis=0), state.policy[rows]
-        topics = TopicColumns(
-            policy,
-            now,
-            state.count[rows],
-            state.required[rows],
-            state.last_split[rows],
-            state.last_merge[rows],
-            state.failures[rows],
-            state.failed_at[rows],
-        )
-        of_segment = policy[owner]
-        return next_due(
-            policies,
-            topics,
-            SegmentColumns(
-                owner,
-                is_hot=ints[:, Column.HOT] != 0,
-                is_cold=ints[:, Column.COLD] != NO_INSTANT,
-                is_single=ints[:, Column.START] == ints[:, Column.END],
-                cold_since=policies.window_start(of_segment, ints[:, Column.COLD], ints[:, Column.MODIFIED]),
-                shallow_at=shallow_at(policies, of_segment, ints),
-                settled_at=settled_at(policies, of_segment, ints),
-            ),
-        )
+    def _topics(self, rows: Ints, now: Ints) -> TopicColumns:
+        state = self._rows
+        clocks = state.last_split, state.last_merge, state.failures, state.failed_at
+        columns = (state.policy, state.count, state.required, *clocks)
+        policy, *others = (column[rows] for column in columns)
+        return TopicColumns(policy, now, *others)
 
     def _plan_tick(self, rows: Ints, step: Ints, now: Ints, due: DueColumns) -> None:
         """Set the next tick at which each row may act, or ask for a tick of its own."""
@@ -130,9 +125,9 @@ class Evaluator:
         is_seen: Bools = (self._rows.open[rows] == MERGES) & self._rows.policies.asks[self._rows.policy[rows]]
         return is_seen
 
-    def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints, wants_split: Bools) -> tuple[Bools, Ints]:
+    def _decide(self, rows: Ints, fleet: SnapshotColumns, step: Ints, wants_split: Bools) -> tuple[Bools, Ints]:
         """Decide for rows; return which of them act, and the instants of the extra ticks that they ask for."""
-        state, answers = self._rows, decide_fleet(self._snapshots(rows, now, by_tick))
+        state, answers, now, by_tick = self._rows, decide_fleet(fleet), fleet.now, ~fleet.by_consumer
         is_open = state.open[rows] == MERGES
         # A split for load that is held may need a tick of its own, which only `decide` tells of these rows.
         waits = (answers.action == HOLD) & state.policies.asks[state.policy[rows]] & wants_split
@@ -164,36 +159,36 @@ class Evaluator:
         for row, decision in zip(rows.tolist(), decided, strict=True):
             self._rows.waiting[row] = [decision]
 
-    def _snapshots(self, rows: Ints, now: Ints, by_tick: Bools) -> SnapshotColumns:
-        """Return the snapshots of rows, as no decision were open."""
-        state, policies = self._rows, self._rows.policies
-        segments, owner = state.segments_of(rows)
-        ints, of_segment = state.ints[segments], state.policy[rows][owner]
+    def _snapshots(
+        self, rows: Ints, by_tick: Bools, topics: TopicColumns, shown: SegmentColumns, segments: Ints
+    ) -> SnapshotColumns:
+        """Return the snapshots of rows, as if no decision were open."""
+        state, ints = self._rows, self._rows.ints[segments]
         msg_in, bytes_in, msg_out, bytes_out = np.ascontiguousarray(state.floats[segments, LAST].T)
-        never, failures = np.full(len(rows), NEVER), state.failures[rows]
-        depths = np.where(policies.keeps_depth[of_segment], kept_depths(ints, now[owner]), ints[:, Column.DEPTH])
+        now, never = np.repeat(topics.now, topics.active), np.full(len(rows), NEVER)
+        keeps_depth = state.policies.keeps_depth[np.repeat(topics.policy, topics.active)]
         return SnapshotColumns(
-            policies.policies,
+            state.policies.policies,
             np.searchsorted(rows, self._policy_starts).tolist(),
-            np.append(0, np.cumsum(state.count[rows])),
-            now,
+            np.append(0, np.cumsum(topics.active)),
+            topics.now,
             ~by_tick,
-            state.required[rows],
-            state.last_split[rows],
-            state.last_merge[rows],
+            topics.required,
+            topics.last_split,
+            topics.last_merge,
             never,
             never != NEVER,
-            failures,
-            state.failed_at[rows],
-            np.where(failures > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
+            topics.failures,
+            topics.failed_at,
+            np.where(topics.failures > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
             ints[:, Column.ID],
-            ints[:, Column.START] == ints[:, Column.END],
+            shown.is_single,
             (msg_in, bytes_in, msg_out, bytes_out),
-            now[owner],
-            policies.window_start(of_segment, ints[:, Column.COLD], ints[:, Column.MODIFIED]),
-            depths,
-            shallow_at(policies, of_segment, ints),
-            settled_at(policies, of_segment, ints),
+            now,
+            shown.cold_since,
+            np.where(keeps_depth, kept_depths(ints, now), ints[:, Column.DEPTH]),
+            shown.shallow_at,
+            shown.settled_at,
             state.sharing[rows],
             state.unshared[rows],
             ints[:, Column.BUCKETS],
@@ -221,3 +216,24 @@ class Evaluator:
         clocks = TopicClocks._make([*(int(column[row]) for column in columns), merges_opened])
         consumers = int(state.sharing[row]), int(state.unshared[row])
         return ask(shown, policy, now, by_tick, consumers, clocks, state.hot_keys.get(row, ()))
+
+
+def _segment_columns(policies: PolicyColumns, policy: Ints, owner: Ints, ints: Ints) -> SegmentColumns:
+    """Return segments as `next_due` reads them; `policy` by segment."""
+    regrets, cold_since = ints[:, Column.REGRETS], ints[:, Column.COLD]
+    kept, shown, made_at = (ints[:, column] for column in (Column.KEPT_DEPTH, Column.DEPTH, Column.MADE_AT))
+    return SegmentColumns(
+        owner,
+        is_hot=ints[:, Column.HOT] != 0,
+        is_cold=cold_since != NO_INSTANT,
+        is_single=ints[:, Column.START] == ints[:, Column.END],
+        cold_since=policies.window_start(policy, cold_since, ints[:, Column.MODIFIED]),
+        shallow_at=shallow_from(policies.keeps_depth[policy], kept, shown, made_at, policies.max_depth[policy]),
+        settled_at=settled_until(
+            policies.rest_end(policy, ints[:, Column.MADE], made_at, regrets),
+            cold_since,
+            policies.regret_window(policy, regrets, ints[:, Column.END] - ints[:, Column.START] + 1),
+            (ints[:, Column.RETURNED], ints[:, Column.HANDED_ON]),
+            policies.returns_within[policy],
+        ),
+    )

@@ -17,7 +17,7 @@ from anabranch.simulation.topics.window import NO_STEP, WindowColumns
 from decisions.autoscale.clocks import Cooldowns, cooldowns_after_layout
 from decisions.autoscale.columns import NEVER
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.next_due import faded_depths, settled_until, shallow_from
+from decisions.autoscale.next_due import faded_depths
 from decisions.autoscale.past import depths_after_layout, past_after_layout
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.policy_columns import BY_MERGE, BY_SPLIT, PolicyColumns
@@ -180,24 +180,6 @@ def _buckets_of(layout: SegmentLayout, policy: Policy) -> list[int]:
         return [0 if segment.entry_bucket_splits is None else segment.bucket_count for segment in layout.active]
     budget, count = policy.entry_bucket_budget, len(layout.active)
     return [max(1, min(budget // count, MAX_ENTRY_BUCKETS)) if budget > 0 else 0] * count
-
-
-def shallow_at(policies: PolicyColumns, policy: Ints, ints: Ints) -> Ints:
-    """Return the instant from which the depth of segments permits a merge; `policy` by segment."""
-    kept, shown, made_at = (ints[:, column] for column in (Column.KEPT_DEPTH, Column.DEPTH, Column.MADE_AT))
-    return shallow_from(policies.keeps_depth[policy], kept, shown, made_at, policies.max_depth[policy])
-
-
-def settled_at(policies: PolicyColumns, policy: Ints, ints: Ints) -> Ints:
-    """Return the instant until which segments are not merged; `policy` by segment."""
-    regrets = ints[:, Column.REGRETS]
-    return settled_until(
-        policies.rest_end(policy, ints[:, Column.MADE], ints[:, Column.MADE_AT], regrets),
-        ints[:, Column.COLD],
-        policies.regret_window(policy, regrets, ints[:, Column.END] - ints[:, Column.START] + 1),
-        (ints[:, Column.RETURNED], ints[:, Column.HANDED_ON]),
-        policies.returns_within[policy],
-    )
 
 
 def kept_depths(ints: Ints, now: Ints) -> Ints:
