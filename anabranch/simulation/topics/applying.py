@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.simulation.topics.outcome import Actions
-from anabranch.simulation.topics.rows import APPLY, IDLE, IN_FLIGHT, NO_INSTANT, Bools, Column, Rows, kept_depths
+from anabranch.simulation.topics.rows import NO_INSTANT, Bools, Event, IntColumn, Open, Rows, kept_depths
 from anabranch.simulation.topics.tally import Tally
 from anabranch.simulation.topics.timeline import Ints
 from anabranch.simulation.topics.window import NO_STEP, WindowColumns
@@ -38,7 +38,7 @@ class Applier:
     def apply_due(self, rows: Ints, now: Ints, window: WindowColumns) -> None:
         """Apply the decisions of each row, one after the other."""
         state, self._window = self._rows, window
-        state.next[APPLY, rows], state.open[rows] = NO_STEP, IDLE
+        state.next[Event.APPLY, rows], state.open[rows] = NO_STEP, Open.IDLE
         waiting = [self._take_due(row, instant) for row, instant in zip(rows.tolist(), now.tolist(), strict=True)]
         for turn in range(max(map(len, waiting), default=0)):
             indices = [index for index, decided in enumerate(waiting) if len(decided) > turn]
@@ -79,15 +79,15 @@ class Applier:
         since = now - self._delay_steps * state.step_ms
         later = [decision for decision in decided if decision[1] > since]
         if later:
-            state.waiting[row], state.open[row] = later, IN_FLIGHT
+            state.waiting[row], state.open[row] = later, Open.IN_FLIGHT
             decided_step = (later[0][1] - state.began_at) // state.step_ms
-            state.next[APPLY, row] = decided_step + self._delay_steps
+            state.next[Event.APPLY, row] = decided_step + self._delay_steps
         return decided[: len(decided) - len(later)]
 
     def _find_slots(self, rows: Ints) -> Bools:
         """Find the current slots of the segments in the decisions; return for each whether it is active."""
         segments, owner = self._rows.segments_of(rows)
-        position = np.flatnonzero(self._rows.ints[segments, Column.ID] == self._decided[2, rows][owner])
+        position = np.flatnonzero(self._rows.ints[segments, IntColumn.ID] == self._decided[2, rows][owner])
         self._slot[rows[owner[position]]] = position - self._rows.firsts_of(rows)[owner[position]]
         is_active = np.zeros(len(rows), np.bool_)
         is_active[owner[position]] = True
@@ -96,7 +96,7 @@ class Applier:
     def _apply_one(self, rows: Ints, now: Ints) -> None:
         state, action = self._rows, self._decided[0, rows]
         slots = rows * state.room + self._slot[rows]
-        fails = (action == SPLIT) & (state.ints[slots, Column.START] == state.ints[slots, Column.END])
+        fails = (action == SPLIT) & (state.ints[slots, IntColumn.START] == state.ints[slots, IntColumn.END])
         state.failures[rows[fails]] += 1
         state.failed_at[rows[fails]] = now[fails]
         is_rebucket = action == REBUCKET
@@ -121,12 +121,12 @@ class Applier:
         state.last_rebucket[rows], state.has_buckets = now, True
         for row, instant, buckets in zip(rows.tolist(), now.tolist(), self._decided[3, rows].tolist(), strict=True):
             segment, lineage = state.ints[row * state.room + self._slot[row]], state.lineages[row]
-            segment[Column.ID] = lineage.rebucket(int(segment[Column.ID]), instant)
-            segment[Column.CREATED], segment[Column.BUCKETS] = instant, buckets
-            if segment[Column.MADE]:
-                segment[Column.HANDED_ON] = max(segment[Column.RETURNED], segment[Column.HANDED_ON], 0)
-            segment[Column.MODIFIED : Column.HOT] = NO_INSTANT
-            segment[Column.HOT] = 0
+            segment[IntColumn.ID] = lineage.rebucket(int(segment[IntColumn.ID]), instant)
+            segment[IntColumn.CREATED], segment[IntColumn.BUCKETS] = instant, buckets
+            if segment[IntColumn.MADE]:
+                segment[IntColumn.HANDED_ON] = max(segment[IntColumn.RETURNED], segment[IntColumn.HANDED_ON], 0)
+            segment[IntColumn.MODIFIED : IntColumn.HOT] = NO_INSTANT
+            segment[IntColumn.HOT] = 0
             if lineage.prune(instant):
                 state.show_depths(row)
         self._tally.rebucketed(rows)
@@ -159,7 +159,7 @@ class Applier:
             *(column.tolist() for column in of_each), strict=True
         ):
             lineage = state.lineages[row]
-            parents = (old[Column.ID],) if splits else (old[Column.ID], other[Column.ID])
+            parents = (old[IntColumn.ID],) if splits else (old[IntColumn.ID], other[IntColumn.ID])
             children = lineage.split(*parents, instant) if splits else (lineage.merge(*parents, instant),)
             reversals.append(lineage.takes_back("split" if splits else "merge", parents, children, instant))
             if lineage.prune(instant):
@@ -167,11 +167,11 @@ class Applier:
             depth_columns = depth, lineage.depth(children[0])
             made = _halves(old, instant) if splits else [_union(old, other, most, instant)]
             for place, (number, (span, past, buckets)) in enumerate(zip(children, made, strict=True), index):
-                ints[place, : Column.MODIFIED] = number, *span, *depth_columns, instant, *past
-                ints[place, Column.BUCKETS] = buckets
+                ints[place, : IntColumn.MODIFIED] = number, *span, *depth_columns, instant, *past
+                ints[place, IntColumn.BUCKETS] = buckets
         created = np.concatenate([changed, changed[is_split] + 1])
-        ints[created, Column.MODIFIED : Column.HOT] = NO_INSTANT
-        ints[created, Column.HOT] = 0
+        ints[created, IntColumn.MODIFIED : IntColumn.HOT] = NO_INSTANT
+        ints[created, IntColumn.HOT] = 0
         state.ints[new], state.floats[new] = ints, floats
         state.locate(self._window, new[created], state.topic[rows[owner[created]]])
         for row in pruned:
@@ -183,38 +183,38 @@ class Applier:
 
 
 _Made = tuple[tuple[int, int], tuple[int, ...], int]
-"""A new segment: its range, its past (`Column.MADE` to `FINEST`) and its entry buckets."""
+"""A new segment: its range, its past (`IntColumn.MADE` to `FINEST`) and its entry buckets."""
 
 
 def _halves(old: Sequence[int], now: int) -> list[_Made]:
-    middle = old[Column.START] + (old[Column.END] - old[Column.START]) // 2
-    buckets = max(1, old[Column.BUCKETS] // 2) if old[Column.BUCKETS] else 0
+    middle = old[IntColumn.START] + (old[IntColumn.END] - old[IntColumn.START]) // 2
+    buckets = max(1, old[IntColumn.BUCKETS] // 2) if old[IntColumn.BUCKETS] else 0
     return [
         ((start, end), (BY_SPLIT, now, *_after_split(old, end - start + 1, now)), buckets)
-        for start, end in ((old[Column.START], middle), (middle + 1, old[Column.END]))
+        for start, end in ((old[IntColumn.START], middle), (middle + 1, old[IntColumn.END]))
     ]
 
 
 def _union(old: Sequence[int], other: Sequence[int], max_buckets: int, now: int) -> _Made:
     finest = min(
-        segment[Column.FINEST] if segment[Column.MADE] else segment[Column.END] - segment[Column.START] + 1
+        segment[IntColumn.FINEST] if segment[IntColumn.MADE] else segment[IntColumn.END] - segment[IntColumn.START] + 1
         for segment in (old, other)
     )
-    counts = old[Column.BUCKETS], other[Column.BUCKETS]
+    counts = old[IntColumn.BUCKETS], other[IntColumn.BUCKETS]
     # As `SegmentLayout.merge_segments`: one without entry buckets counts as one, unless both have none.
     buckets = sum(max(1, count) for count in counts) if any(counts) else 0
-    regrets = max(old[Column.REGRETS], other[Column.REGRETS])
-    span = old[Column.START], other[Column.END]
+    regrets = max(old[IntColumn.REGRETS], other[IntColumn.REGRETS])
+    span = old[IntColumn.START], other[IntColumn.END]
     return span, (BY_MERGE, now, regrets, 0, finest), min(buckets, max_buckets)
 
 
 def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, int]:
     """Return a half's regrets, inherited pause and finest merged width (`past.past_after_layout`)."""
-    back = max(old[Column.RETURNED], old[Column.HANDED_ON], 0)
-    if not old[Column.MADE] or width < old[Column.FINEST]:
+    back = max(old[IntColumn.RETURNED], old[IntColumn.HANDED_ON], 0)
+    if not old[IntColumn.MADE] or width < old[IntColumn.FINEST]:
         return 0, back, width
-    regrets = old[Column.REGRETS]
-    if old[Column.MADE] == BY_MERGE:
-        is_regretted = now - old[Column.MADE_AT] <= regret_ms(2 * width)
+    regrets = old[IntColumn.REGRETS]
+    if old[IntColumn.MADE] == BY_MERGE:
+        is_regretted = now - old[IntColumn.MADE_AT] <= regret_ms(2 * width)
         regrets = min(regrets + 1, MAX_REGRETS) if is_regretted else max(regrets - 1, 0)
-    return regrets, back, old[Column.FINEST]
+    return regrets, back, old[IntColumn.FINEST]

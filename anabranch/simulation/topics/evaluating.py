@@ -11,36 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from anabranch.simulation.topics.asking import Asked, Shown, TopicClocks, ask
-from anabranch.simulation.topics.rows import (
-    APPLY,
-    EXTRA,
-    IDLE,
-    IN_FLIGHT,
-    LAST,
-    MERGES,
-    NO_INSTANT,
-    TICK,
-    Bools,
-    Column,
-    Rows,
-    kept_depths,
-)
+from anabranch.simulation.topics.rows import NO_INSTANT, Bools, Event, FloatColumn, IntColumn, Open, Rows, kept_depths
 from anabranch.simulation.topics.timeline import Ints
 from anabranch.simulation.topics.window import NO_STEP
 from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, MERGE, NEVER, ONLY_SPLIT, FleetAnswers, SnapshotColumns
 from decisions.autoscale.fleet import decide_fleet
-from decisions.autoscale.next_due import (
-    DueColumns,
-    SegmentColumns,
-    TopicColumns,
-    next_due,
-    settled_until,
-    shallow_from,
-)
+from decisions.autoscale.next_due import DueColumns, SegmentColumns, TopicColumns, next_due, settled_until, shallow_from
 from decisions.autoscale.policy_columns import NOT_DUE, PolicyColumns
 
 
-class Evaluator:
+class RowEvaluator:
     """Evaluations of rows, by ticks and by events, as the job's."""
 
     def __init__(self, rows: Rows, tick_ms: int, delay_steps: int, outages: Sequence[tuple[int, int]]) -> None:
@@ -62,7 +42,7 @@ class Evaluator:
         by_tick = is_tick | is_extra
         by_consumers = by_event & is_up & ~by_tick & due.has_demand
         may_act = (by_tick & (due.may_split | due.may_merge)) | (by_consumers & due.may_split)
-        was_idle = state.open[rows] == IDLE
+        was_idle = state.open[rows] == Open.IDLE
         may_act &= was_idle | (self._may_split_meanwhile(rows) & due.may_split)
         acts, asked_for = np.zeros(len(rows), np.bool_), np.full(len(rows), NOT_DUE)
         if may_act.any():
@@ -88,7 +68,7 @@ class Evaluator:
             extra = np.where(chosen, instant, extra)
         extra = np.where(asked_for < NOT_DUE, asked_for, np.where(acts | ~was_idle, NOT_DUE, extra))
         is_asked = (extra > now) & (extra < next_tick)
-        state.next[EXTRA, rows[is_asked]] = state.step_at(extra[is_asked])
+        state.next[Event.EXTRA, rows[is_asked]] = state.step_at(extra[is_asked])
         self._plan_tick(rows, step, now, due)
 
     def _topics(self, rows: Ints, now: Ints) -> TopicColumns:
@@ -107,7 +87,7 @@ class Evaluator:
             due.is_urgent | due.may_split, following, np.where(due.merges_at < NOT_DUE, merge_tick, NO_STEP)
         )
         meanwhile = np.where(self._may_split_meanwhile(rows) & due.may_split, following, NO_STEP)
-        state.next[TICK, rows] = np.where(state.open[rows] == IDLE, tick, meanwhile)
+        state.next[Event.TICK, rows] = np.where(state.open[rows] == Open.IDLE, tick, meanwhile)
 
     def _tick_from(self, step: Ints) -> Ints:
         """Return the first step with a tick, at or after each step."""
@@ -122,13 +102,13 @@ class Evaluator:
 
     def _may_split_meanwhile(self, rows: Ints) -> Bools:
         """Return the rows in flight that `decide` has to see (`TopicSnapshot.may_split_meanwhile`)."""
-        is_seen: Bools = (self._rows.open[rows] == MERGES) & self._rows.policies.asks[self._rows.policy[rows]]
+        is_seen: Bools = (self._rows.open[rows] == Open.MERGES) & self._rows.policies.asks[self._rows.policy[rows]]
         return is_seen
 
     def _decide(self, rows: Ints, fleet: SnapshotColumns, step: Ints, wants_split: Bools) -> tuple[Bools, Ints]:
         """Decide for rows; return which of them act, and the instants of the extra ticks that they ask for."""
         state, answers, now, by_tick = self._rows, decide_fleet(fleet), fleet.now, ~fleet.by_consumer
-        is_open = state.open[rows] == MERGES
+        is_open = state.open[rows] == Open.MERGES
         # A split for load that is held may need a tick of its own, which only `decide` tells of these rows.
         waits = (answers.action == HOLD) & state.policies.asks[state.policy[rows]] & wants_split
         asks = (answers.action == ASK) | is_open | waits
@@ -149,8 +129,8 @@ class Evaluator:
             if asked.due is not None:
                 due[index] = asked.due
         acting = rows[acts]
-        state.open[acting] = np.where(merges[acts], MERGES, IN_FLIGHT)
-        state.next[APPLY, acting] = np.minimum(state.next[APPLY, acting], step[acts] + self._delay_steps)
+        state.open[acting] = np.where(merges[acts], Open.MERGES, Open.IN_FLIGHT)
+        state.next[Event.APPLY, acting] = np.minimum(state.next[Event.APPLY, acting], step[acts] + self._delay_steps)
         return acts, due
 
     def _schedule_answers(self, rows: Ints, now: Ints, indices: Ints, answers: FleetAnswers) -> None:
@@ -164,7 +144,7 @@ class Evaluator:
     ) -> SnapshotColumns:
         """Return the snapshots of rows, as if no decision were open."""
         state, ints = self._rows, self._rows.ints[segments]
-        msg_in, bytes_in, msg_out, bytes_out = np.ascontiguousarray(state.floats[segments, LAST].T)
+        msg_in, bytes_in, msg_out, bytes_out = np.ascontiguousarray(state.floats[segments, FloatColumn.LAST].T)
         now, never = np.repeat(topics.now, topics.active), np.full(len(rows), NEVER)
         keeps_depth = state.policies.keeps_depth[np.repeat(topics.policy, topics.active)]
         return SnapshotColumns(
@@ -181,38 +161,40 @@ class Evaluator:
             topics.failures,
             topics.failed_at,
             np.where(topics.failures > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
-            ints[:, Column.ID],
+            ints[:, IntColumn.ID],
             shown.is_single,
             (msg_in, bytes_in, msg_out, bytes_out),
             now,
             shown.cold_since,
-            np.where(keeps_depth, kept_depths(ints, now), ints[:, Column.DEPTH]),
+            np.where(keeps_depth, kept_depths(ints, now), ints[:, IntColumn.DEPTH]),
             shown.shallow_at,
             shown.settled_at,
             state.sharing[rows],
             state.unshared[rows],
-            ints[:, Column.BUCKETS],
+            ints[:, IntColumn.BUCKETS],
         )
 
     def _ask(self, row: int, now: int, by_tick: bool) -> Asked:
         """Return the answer of `decide` for a row."""
         state, slots = self._rows, self._rows.slots_of(row)
         policy = state.policies.policies[state.policy[row]]
-        depth = Column.KEPT_DEPTH if policy.explicit_lineage else Column.DEPTH
+        depth = IntColumn.KEPT_DEPTH if policy.explicit_lineage else IntColumn.DEPTH
         shown = [
             Shown._make(
                 [
-                    *segment[: Column.KEPT_DEPTH],
+                    *segment[: IntColumn.KEPT_DEPTH],
                     segment[depth],
-                    *segment[Column.CREATED : Column.HOT],
+                    *segment[IntColumn.CREATED : IntColumn.HOT],
                     tuple(rates),
-                    segment[Column.BUCKETS],
+                    segment[IntColumn.BUCKETS],
                 ]
             )
-            for segment, rates in zip(state.ints[slots].tolist(), state.floats[slots, LAST].tolist(), strict=True)
+            for segment, rates in zip(
+                state.ints[slots].tolist(), state.floats[slots, FloatColumn.LAST].tolist(), strict=True
+            )
         ]
         columns = (state.last_split, state.last_merge, state.last_rebucket, state.failures, state.failed_at)
-        merges_opened = state.waiting[row][0][1] if state.open[row] == MERGES else NEVER
+        merges_opened = state.waiting[row][0][1] if state.open[row] == Open.MERGES else NEVER
         clocks = TopicClocks._make([*(int(column[row]) for column in columns), merges_opened])
         consumers = int(state.sharing[row]), int(state.unshared[row])
         return ask(shown, policy, now, by_tick, consumers, clocks, state.hot_keys.get(row, ()))
@@ -220,20 +202,20 @@ class Evaluator:
 
 def _segment_columns(policies: PolicyColumns, policy: Ints, owner: Ints, ints: Ints) -> SegmentColumns:
     """Return segments as `next_due` reads them; `policy` by segment."""
-    regrets, cold_since = ints[:, Column.REGRETS], ints[:, Column.COLD]
-    kept, shown, made_at = (ints[:, column] for column in (Column.KEPT_DEPTH, Column.DEPTH, Column.MADE_AT))
+    regrets, cold_since = ints[:, IntColumn.REGRETS], ints[:, IntColumn.COLD]
+    kept, shown, made_at = (ints[:, column] for column in (IntColumn.KEPT_DEPTH, IntColumn.DEPTH, IntColumn.MADE_AT))
     return SegmentColumns(
         owner,
-        is_hot=ints[:, Column.HOT] != 0,
+        is_hot=ints[:, IntColumn.HOT] != 0,
         is_cold=cold_since != NO_INSTANT,
-        is_single=ints[:, Column.START] == ints[:, Column.END],
-        cold_since=policies.window_start(policy, cold_since, ints[:, Column.MODIFIED]),
+        is_single=ints[:, IntColumn.START] == ints[:, IntColumn.END],
+        cold_since=policies.window_start(policy, cold_since, ints[:, IntColumn.MODIFIED]),
         shallow_at=shallow_from(policies.keeps_depth[policy], kept, shown, made_at, policies.max_depth[policy]),
         settled_at=settled_until(
-            policies.rest_end(policy, ints[:, Column.MADE], made_at, regrets),
+            policies.rest_end(policy, ints[:, IntColumn.MADE], made_at, regrets),
             cold_since,
-            policies.regret_window(policy, regrets, ints[:, Column.END] - ints[:, Column.START] + 1),
-            (ints[:, Column.RETURNED], ints[:, Column.HANDED_ON]),
+            policies.regret_window(policy, regrets, ints[:, IntColumn.END] - ints[:, IntColumn.START] + 1),
+            (ints[:, IntColumn.RETURNED], ints[:, IntColumn.HANDED_ON]),
             policies.returns_within[policy],
         ),
     )

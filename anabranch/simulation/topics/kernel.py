@@ -24,9 +24,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from anabranch.simulation.topics.applying import Applier
-from anabranch.simulation.topics.evaluating import Evaluator
+from anabranch.simulation.topics.evaluating import RowEvaluator
 from anabranch.simulation.topics.outcome import Actions
-from anabranch.simulation.topics.rows import APPLY, CHANGE, CONSUMERS, EXTRA, Rows
+from anabranch.simulation.topics.rows import Event, Rows
 from anabranch.simulation.topics.sampling import Sampler
 from anabranch.simulation.topics.tally import Tally
 from anabranch.simulation.topics.timeline import Floats, Ints
@@ -51,14 +51,14 @@ class Kernel:
         self._rows, self._tally = rows, tally
         self._applier = Applier(rows, tally, delay_steps)
         self._sampler = Sampler(rows, yardstick, change_threshold)
-        self._evaluator = Evaluator(rows, tick_ms, delay_steps, outages)
+        self._evaluator = RowEvaluator(rows, tick_ms, delay_steps, outages)
 
     def run(self, window: WindowColumns) -> None:
         """Advance every row to the window's end."""
         self._window, state = window, self._rows
         self._sampler.open_window(window)
         self._consumers = window.consumers_first[state.topic]
-        state.next[CONSUMERS] = window.consumers_step[self._consumers]
+        state.next[Event.CONSUMERS] = window.consumers_step[self._consumers]
         while True:
             step = state.next.min(axis=0)
             live = np.flatnonzero(step < window.end)
@@ -74,7 +74,7 @@ class Kernel:
         """Do the step at which each of some rows has an event."""
         state = self._rows
         due = state.next[:, rows] == step
-        is_change_alone = due[CHANGE] & (due.sum(axis=0) == 1)
+        is_change_alone = due[Event.CHANGE] & (due.sum(axis=0) == 1)
         if is_change_alone.any():
             is_loud = ~is_change_alone
             is_loud[is_change_alone] = ~self._sampler.skip_quiet_changes(rows[is_change_alone], step[is_change_alone])
@@ -83,17 +83,17 @@ class Kernel:
                 return
         self._tally.account(rows, step)
         now = state.began_at + step * state.step_ms
-        if due[APPLY].any():
-            self._applier.apply_due(rows[due[APPLY]], now[due[APPLY]], self._window)
-        if due[CONSUMERS].any():
-            self._count_consumers(rows[due[CONSUMERS]])
-        fresh, is_hot = due[APPLY] | due[CHANGE], np.zeros(len(rows), np.bool_)
+        if due[Event.APPLY].any():
+            self._applier.apply_due(rows[due[Event.APPLY]], now[due[Event.APPLY]], self._window)
+        if due[Event.CONSUMERS].any():
+            self._count_consumers(rows[due[Event.CONSUMERS]])
+        fresh, is_hot = due[Event.APPLY] | due[Event.CHANGE], np.zeros(len(rows), np.bool_)
         if fresh.any():
-            is_hot[fresh] = self._sampler.sample(rows[fresh], step[fresh], now[fresh], due[APPLY][fresh])
-        state.next[EXTRA, rows[due[EXTRA]]] = NO_STEP
+            is_hot[fresh] = self._sampler.sample(rows[fresh], step[fresh], now[fresh], due[Event.APPLY][fresh])
+        state.next[Event.EXTRA, rows[due[Event.EXTRA]]] = NO_STEP
         policy = state.policy[rows]
-        is_extra = due[EXTRA] | (is_hot & state.policies.evaluates_at_once[policy])
-        self._evaluator.evaluate(rows, step, now, is_extra, due[APPLY] | due[CONSUMERS])
+        is_extra = due[Event.EXTRA] | (is_hot & state.policies.evaluates_at_once[policy])
+        self._evaluator.evaluate(rows, step, now, is_extra, due[Event.APPLY] | due[Event.CONSUMERS])
         count = state.count[rows]
         waiting = np.maximum(np.maximum(state.sharing[rows] - state.capacity(rows), state.unshared[rows] - count), 0)
         is_over = self._sampler.is_over[rows]
@@ -103,4 +103,4 @@ class Kernel:
         state, change = self._rows, self._consumers[rows]
         state.required[rows], state.sharing[rows], state.unshared[rows] = self._window.consumers_required[:, change]
         self._consumers[rows] = change + 1
-        state.next[CONSUMERS, rows] = self._window.consumers_step[change + 1]
+        state.next[Event.CONSUMERS, rows] = self._window.consumers_step[change + 1]

@@ -25,39 +25,35 @@ from decisions.topic.layout import SegmentLayout
 from schemas.metadata import MAX_ENTRY_BUCKETS
 
 Bools = npt.NDArray[np.bool_]
-CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
-"""Events that a row waits for."""
-IDLE, MERGES, IN_FLIGHT = range(3)
-"""Decisions of a row that are not applied yet: none, only merges, or others too."""
 NO_INSTANT = -1
-LAST, BASE, LOW_PART, HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
-"""Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
 _MADE_BY = {"split": BY_SPLIT, "merge": BY_MERGE}
 
 
-class Column:
-    """Columns of whole numbers of a segment."""
+class Event:
+    """Events that a row waits for."""
 
-    (
-        ID,
-        START,
-        END,
-        KEPT_DEPTH,
-        DEPTH,
-        CREATED,
-        MADE,
-        MADE_AT,
-        REGRETS,
-        HANDED_ON,
-        FINEST,
-        MODIFIED,
-        COLD,
-        RETURNED,
-        HOT,
-        LOW,
-        HIGH,
-        BUCKETS,
-    ) = range(18)
+    CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
+
+
+class Open:
+    """Decisions of a row that are not applied yet: none, only merges, or others too."""
+
+    IDLE, MERGES, IN_FLIGHT = range(3)
+
+
+class IntColumn:
+    """Columns of whole numbers of a segment: itself, its past, its load record, and where it ends among slices."""
+
+    ID, START, END, KEPT_DEPTH, DEPTH, CREATED = range(6)
+    MADE, MADE_AT, REGRETS, HANDED_ON, FINEST = range(6, 11)
+    MODIFIED, COLD, RETURNED, HOT = range(11, 15)
+    LOW, HIGH, BUCKETS = range(15, 18)
+
+
+class FloatColumn:
+    """Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
+
+    LAST, BASE, LOW_PART, HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
 
 
 class Rows:
@@ -77,7 +73,7 @@ class Rows:
         self.topic, self.policy, self.policies = topic, policy, policies
         self.began_at, self.step_ms = began_at, step_ms
         self.next = np.full((5, count), NO_STEP, np.int64)
-        self.next[APPLY] = 0
+        self.next[Event.APPLY] = 0
         self.required, self.sharing, self.unshared = np.zeros((3, count), np.int64)
         clocks = [cooldowns_after_layout(Cooldowns(), (), layout, began_at) for layout in layouts]
         self.last_split, self.last_merge, self.last_rebucket = (
@@ -85,7 +81,7 @@ class Rows:
             for column in zip(*clocks, strict=True)
         )
         self.failures, self.failed_at = np.zeros(count, np.int64), np.full(count, NEVER)
-        self.open = np.full(count, IDLE, np.int8)
+        self.open = np.full(count, Open.IDLE, np.int8)
         self.waiting: dict[int, list[tuple[int, ...]]] = {}
         """By row, all that is to be applied, in the order of the decisions: action, instant, segment, other, reason."""
         self.hot_keys: dict[int, tuple[HotKey, ...]] = {}
@@ -93,12 +89,12 @@ class Rows:
         self.count = np.array([len(layouts[index].active) for index in topic.tolist()])
         """Active segments."""
         self.room = 1 << int(self.count.max(initial=1)).bit_length()
-        self.ints = np.zeros((count * self.room, Column.BUCKETS + 1), np.int64)
+        self.ints = np.zeros((count * self.room, IntColumn.BUCKETS + 1), np.int64)
         self.floats = np.zeros((count * self.room, 10))
         self.bands = np.zeros((count * self.room, 8))
         """Of the four rates of a segment: from where to where nothing happens."""
         self._fill(layouts)
-        self.has_buckets = bool(self.ints[:, Column.BUCKETS].any())
+        self.has_buckets = bool(self.ints[:, IntColumn.BUCKETS].any())
 
     def step_at(self, instants: Ints) -> Ints:
         """Return the first step at or after an instant."""
@@ -126,19 +122,24 @@ class Rows:
         if not self.has_buckets:
             return count
         segments, owner = self.segments_of(rows)
-        capacity = np.bincount(owner, np.maximum(self.ints[segments, Column.BUCKETS], 1), len(rows)).astype(np.int64)
+        capacity = np.bincount(owner, np.maximum(self.ints[segments, IntColumn.BUCKETS], 1), len(rows)).astype(np.int64)
         return np.where(self.policies.rebuckets[self.policy[rows]], capacity, count)
 
     def locate(self, window: WindowColumns, segments: Ints, topic: Ints) -> None:
         """Set the positions of segments among the slices of their topics."""
-        bounds = window.locate(topic, self.ints[segments, Column.START], self.ints[segments, Column.END])
-        self.ints[segments, Column.LOW], self.ints[segments, Column.HIGH] = bounds.low, bounds.high
-        self.floats[segments, LOW_PART], self.floats[segments, HIGH_PART] = bounds.low_part, bounds.high_part
+        bounds = window.locate(topic, self.ints[segments, IntColumn.START], self.ints[segments, IntColumn.END])
+        self.ints[segments, IntColumn.LOW], self.ints[segments, IntColumn.HIGH] = bounds.low, bounds.high
+        self.floats[segments, FloatColumn.LOW_PART], self.floats[segments, FloatColumn.HIGH_PART] = (
+            bounds.low_part,
+            bounds.high_part,
+        )
 
     def show_depths(self, row: int) -> None:
         """Set the merge depths that the layout of a row shows, after it was pruned."""
         slots, lineage = self.slots_of(row), self.lineages[row]
-        self.ints[slots, Column.DEPTH] = [lineage.depth(number) for number in self.ints[slots, Column.ID].tolist()]
+        self.ints[slots, IntColumn.DEPTH] = [
+            lineage.depth(number) for number in self.ints[slots, IntColumn.ID].tolist()
+        ]
 
     def make_room(self) -> None:
         """Double the places of each row."""
@@ -161,7 +162,7 @@ class Rows:
                 history = (0, 0, 0, 0, 0)
                 if past is not None:
                     history = _MADE_BY[past.made], past.at, past.regrets, past.returned_after, past.finest
-                self.ints[slot, : Column.MODIFIED] = (
+                self.ints[slot, : IntColumn.MODIFIED] = (
                     segment.segment_id,
                     segment.start,
                     segment.end,
@@ -170,8 +171,8 @@ class Rows:
                     segment.created_at_ms,
                     *history,
                 )
-            self.ints[slots, Column.MODIFIED : Column.HOT] = NO_INSTANT
-            self.ints[slots, Column.BUCKETS] = _buckets_of(layouts[index], self.policies.policies[self.policy[row]])
+            self.ints[slots, IntColumn.MODIFIED : IntColumn.HOT] = NO_INSTANT
+            self.ints[slots, IntColumn.BUCKETS] = _buckets_of(layouts[index], self.policies.policies[self.policy[row]])
 
 
 def _buckets_of(layout: SegmentLayout, policy: Policy) -> list[int]:
@@ -184,4 +185,4 @@ def _buckets_of(layout: SegmentLayout, policy: Policy) -> list[int]:
 
 def kept_depths(ints: Ints, now: Ints) -> Ints:
     """Return the current merge depths of segments by the guard `explicitLineage`."""
-    return faded_depths(ints[:, Column.KEPT_DEPTH], ints[:, Column.MADE_AT], now)
+    return faded_depths(ints[:, IntColumn.KEPT_DEPTH], ints[:, IntColumn.MADE_AT], now)

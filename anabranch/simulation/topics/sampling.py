@@ -8,17 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anabranch.simulation.topics.rows import (
-    BASE,
-    CHANGE,
-    HIGH_PART,
-    LAST,
-    LOW_PART,
-    NO_INSTANT,
-    Bools,
-    Column,
-    Rows,
-)
+from anabranch.simulation.topics.rows import NO_INSTANT, Bools, Event, FloatColumn, IntColumn, Rows
 from anabranch.simulation.topics.timeline import Floats, Ints
 from anabranch.simulation.topics.window import Bounds, WindowColumns
 from decisions.autoscale.clocks import cold_since_after_sample_all, returned_after_sample_all
@@ -45,7 +35,7 @@ class Sampler:
     def open_window(self, window: WindowColumns) -> None:
         """Begin with a window of demand."""
         self._window = window
-        self._rows.next[CHANGE] = window.begin
+        self._rows.next[Event.CHANGE] = window.begin
         self._which[:] = -1
         segments, owner = self._rows.segments_of(np.arange(len(self._rows.topic)))
         self._rows.locate(window, segments, self._rows.topic[owner])
@@ -56,7 +46,7 @@ class Sampler:
         is_other = self._window.changes.which[change] != self._which[rows]
         self._move_on(rows, change, np.zeros(len(rows), np.bool_))
         segments, owner = state.segments_of(rows)
-        base, bands = state.floats.take(segments, axis=0)[:, BASE], state.bands.take(segments, axis=0)
+        base, bands = state.floats.take(segments, axis=0)[:, FloatColumn.BASE], state.bands.take(segments, axis=0)
         rates = base * self._level[rows][owner][:, None]
         leaves = ((rates < bands[:, :4]) | (rates > bands[:, 4:])).any(axis=1)
         stays: Bools = is_other & ~np.logical_or.reduceat(leaves, state.firsts_of(rows))
@@ -78,23 +68,23 @@ class Sampler:
         segments, owner = state.segments_of(rows)
         policy = state.policy[rows][owner]
         ints, floats = state.ints.take(segments, axis=0), state.floats.take(segments, axis=0)
-        last, base = floats[:, LAST], floats[:, BASE]
+        last, base = floats[:, FloatColumn.LAST], floats[:, FloatColumn.BASE]
         rates = base * self._level[rows][owner][:, None]
         split, merge = policies.split[policy], policies.merge[policy]
-        has_record = ints[:, Column.MODIFIED] != NO_INSTANT
+        has_record = ints[:, IntColumn.MODIFIED] != NO_INSTANT
         codes = accept_causes(last, has_record, rates, self._threshold, policies.crossing[policy])
         accepted = np.flatnonzero(codes > 0)
         if len(accepted):
             slots, news, instants = segments[accepted], rates[accepted], now[owner[accepted]]
-            is_cold, since = are_cold(news, merge[accepted]), ints[accepted, Column.COLD]
+            is_cold, since = are_cold(news, merge[accepted]), ints[accepted, IntColumn.COLD]
             last[accepted] = news
-            state.floats[slots, LAST] = news
-            state.ints[slots, Column.MODIFIED] = instants
-            state.ints[slots, Column.RETURNED] = returned_after_sample_all(
-                ints[accepted, Column.RETURNED], has_record[accepted], since, is_cold, instants
+            state.floats[slots, FloatColumn.LAST] = news
+            state.ints[slots, IntColumn.MODIFIED] = instants
+            state.ints[slots, IntColumn.RETURNED] = returned_after_sample_all(
+                ints[accepted, IntColumn.RETURNED], has_record[accepted], since, is_cold, instants
             )
-            state.ints[slots, Column.COLD] = cold_since_after_sample_all(since, is_cold, instants)
-            state.ints[slots, Column.HOT] = hot = (news > split[accepted]).any(axis=1)
+            state.ints[slots, IntColumn.COLD] = cold_since_after_sample_all(since, is_cold, instants)
+            state.ints[slots, IntColumn.HOT] = hot = (news > split[accepted]).any(axis=1)
             is_hot[owner[accepted[hot]]] = True
         yardstick = self._yardstick[rows][owner]
         exceeds = rates > yardstick
@@ -125,10 +115,12 @@ class Sampler:
         if len(again):
             segments, owner = state.segments_of(again)
             # A column's view indexed copies less than whole segments would.
-            low, high = (state.ints[:, column][segments] for column in (Column.LOW, Column.HIGH))
-            low_part, high_part = (state.floats[:, column][segments] for column in (LOW_PART, HIGH_PART))
+            low, high = (state.ints[:, column][segments] for column in (IntColumn.LOW, IntColumn.HIGH))
+            low_part, high_part = (
+                state.floats[:, column][segments] for column in (FloatColumn.LOW_PART, FloatColumn.HIGH_PART)
+            )
             bounds = Bounds(low, low_part, high, high_part)
-            state.floats[segments, BASE] = self._window.carried(
+            state.floats[segments, FloatColumn.BASE] = self._window.carried(
                 state.topic[again][owner], self._which[again][owner], bounds
             )
 
@@ -137,7 +129,7 @@ class Sampler:
         changes = self._window.changes
         following = np.minimum(change + 1, len(changes.step) - 1)
         is_other = changes.which[following] != self._which[rows]
-        self._rows.next[CHANGE, rows[is_other]] = changes.step[following[is_other]]
+        self._rows.next[Event.CHANGE, rows[is_other]] = changes.step[following[is_other]]
         same = np.flatnonzero(~is_other)
         if len(same):
             # The band of the level for which all rates stay in theirs.
@@ -159,7 +151,7 @@ class Sampler:
             hits = (changes.which[following] != which[:, None]) | (level < least[:, None]) | (level > most[:, None])
             first_hit = hits.argmax(axis=1)
             is_found = hits[np.arange(len(rows)), first_hit]
-            self._rows.next[CHANGE, rows[is_found]] = changes.step[following[is_found, first_hit[is_found]]]
+            self._rows.next[Event.CHANGE, rows[is_found]] = changes.step[following[is_found, first_hit[is_found]]]
             left = ~is_found
             rows, change, which, least, most = rows[left], change[left] + size, which[left], least[left], most[left]
             size = _MANY
