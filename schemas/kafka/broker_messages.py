@@ -34,12 +34,23 @@ BundleRange = Annotated[str, Field(pattern=r"^0x[0-9a-f]{8}_0x[0-9a-f]{8}$")]
 Setting: TypeAlias = bool | int | float | str | list[str] | None
 
 
-class LocalBrokerReport(Wire):
-    """Kafka topic `broker-load`: a broker's report with the modular load manager."""
+class _OfCluster(Wire):
+    """A message about a cluster."""
 
     v: Literal[1]
-    type: Literal["local-broker-data"]
+    type: str
     cluster: ClusterName
+
+    @property
+    def subject(self) -> str:
+        """Required key of the record."""
+        return self.cluster
+
+
+class LocalBrokerReport(_OfCluster):
+    """Kafka topic `broker-load`: a broker's report with the modular load manager."""
+
+    type: Literal["local-broker-data"]
     broker: Name
     """Broker name of the admin interface: `host:port`."""
     data: LocalBrokerData
@@ -49,11 +60,6 @@ class LocalBrokerReport(Wire):
     """The leader's averages of bundles: the job starts with them where it has none of its own."""
     at: Millis
     """Time at which it was read."""
-
-    @property
-    def subject(self) -> str:
-        """Required key of the record."""
-        return self.cluster
 
     @property
     def last_update(self) -> int:
@@ -67,12 +73,10 @@ class LocalBrokerReport(Wire):
         return self
 
 
-class BrokerLoadReport(Wire):
+class BrokerLoadReport(_OfCluster):
     """Kafka topic `broker-load`: a broker's report with the extensible load manager, from its two topics."""
 
-    v: Literal[1]
     type: Literal["broker-load-data"]
-    cluster: ClusterName
     broker: Name
     data: BrokerLoadData
     top_bundles: TopBundlesLoadData = TopBundlesLoadData()
@@ -80,11 +84,6 @@ class BrokerLoadReport(Wire):
     """True if the report counts however small its change, as in `LocalBrokerReport`."""
     at: Millis
     """Time at which it was read."""
-
-    @property
-    def subject(self) -> str:
-        """Required key of the record."""
-        return self.cluster
 
     @property
     def last_update(self) -> int:
@@ -98,44 +97,28 @@ class BrokerLoadReport(Wire):
         return self
 
 
-class BundleOwnership(Wire):
+class BundleOwnership(_OfCluster):
     """Kafka topic `broker-events`: all bundles of a namespace with their owners."""
 
-    v: Literal[1]
     type: Literal["ownership"]
-    cluster: ClusterName
     namespace: Name
     owners: dict[BundleRange, Name | None]
     """By range; null: no owner. Empty: the namespace was removed."""
     at: Millis
 
-    @property
-    def subject(self) -> str:
-        """Required key of the record."""
-        return self.cluster
 
-
-class LiveBrokers(Wire):
+class LiveBrokers(_OfCluster):
     """Kafka topic `broker-events`: all live brokers."""
 
-    v: Literal[1]
     type: Literal["brokers"]
-    cluster: ClusterName
     brokers: dict[Name, BrokerLookupData]
     at: Millis
 
-    @property
-    def subject(self) -> str:
-        """Required key of the record."""
-        return self.cluster
 
-
-class BalancerPolicies(Wire):
+class BalancerPolicies(_OfCluster):
     """Kafka topic `broker-events`: the balancer's configuration; names as in `BundleSnapshot`."""
 
-    v: Literal[1]
     type: Literal["policies"]
-    cluster: ClusterName
     profile: Profile = "4.x"
     """Pulsar version whose defaults and fixes apply."""
     load_manager: Literal["modular", "extensible"] | None = None
@@ -149,11 +132,6 @@ class BalancerPolicies(Wire):
     at: Millis
     unreadable: Annotated[str, Field(max_length=2000)] | None = None
     """Reason for which the message could not be read: nothing is decided about the cluster."""
-
-    @property
-    def subject(self) -> str:
-        """Required key of the record."""
-        return self.cluster
 
     @model_validator(mode="wrap")
     @classmethod
