@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -37,6 +38,7 @@ REFUSED, LOST, SLOW = 0.05, 0.01, 0.01
 """Parts of the requests: 503 without effect; carried out and then cut off; answered late."""
 SLOW_SECONDS = 2.0
 COUNTS = "/faults"
+PROGRAM = (sys.executable, "-m", "tests.harness.faulty_store")
 
 
 def lake_of(writer: int) -> str:
@@ -135,34 +137,50 @@ def write_rows(writer: int, commits: int) -> None:
     print(f"writer {writer}: {commits} commits, {failures} tried again after an error", flush=True)
 
 
+@contextmanager
+def faulty_store(seed: int, outage_after: int = 0, outage_seconds: float = 0.0) -> Iterator[tuple[ObjectStore, str]]:
+    """Yield a store and the address of a proxy in front of it; this process's variables lead to the store.
+
+    The outage begins with the request of that number.
+    """
+    store = ObjectStore()
+    os.environ.update(store.environment)
+    options = [f"--proxy={store.url}", f"--seed={seed}", f"--after={outage_after}", f"--outage={outage_seconds}"]
+    proxy = subprocess.Popen(tethered([*PROGRAM, *options]), cwd=HOME, stdout=subprocess.PIPE, text=True)
+    assert proxy.stdout is not None
+    try:
+        yield store, f"http://127.0.0.1:{int(proxy.stdout.readline())}"
+    finally:
+        proxy.terminate()
+        proxy.wait()
+        store.close()
+
+
+def fault_counts(proxy: str) -> dict[str, int]:
+    """Return the number of requests to a proxy, and those of each fault."""
+    with urlopen(f"{proxy}{COUNTS}", timeout=60) as answer:
+        counts: dict[str, int] = json.load(answer)
+    return counts
+
+
 def run(commits: int, writers: int, seed: int, outage_seconds: float) -> int:
     """Return the number of rows that are lost or doubled; print what happened."""
-    with ExitStack() as stack:
-        store = ObjectStore()
-        stack.callback(store.close)
-        os.environ.update(store.environment)
+    # Twelve requests a commit or more: the outage comes before the middle.
+    with faulty_store(seed, 5 * commits, outage_seconds) as (store, proxy):
         lakes = sorted({lake_of(writer) for writer in range(writers)})
         for lake in lakes:
             create_table(lake, DEAD_LETTERS)
-        # Twelve requests a commit or more: the outage comes before the middle.
-        options = [f"--proxy={store.url}", f"--seed={seed}", f"--commits={commits}", f"--outage={outage_seconds}"]
-        program = [sys.executable, "-m", "tests.harness.faulty_store"]
-        proxy = subprocess.Popen(tethered([*program, *options]), cwd=HOME, stdout=subprocess.PIPE, text=True)
-        stack.callback(proxy.wait)
-        stack.callback(proxy.terminate)
-        assert proxy.stdout is not None
-        url = f"http://127.0.0.1:{int(proxy.stdout.readline())}"
-        faulty = {**os.environ, "AWS_ENDPOINT_URL": url}
         begun, each = time.monotonic(), commits // writers
         running = [
             subprocess.Popen(
-                tethered([*program, "--writer", str(number), "--commits", str(each)]), cwd=HOME, env=faulty
+                tethered([*PROGRAM, f"--writer={number}", f"--commits={each}"]),
+                cwd=HOME,
+                env={**os.environ, "AWS_ENDPOINT_URL": proxy},
             )
             for number in range(writers)
         ]
         codes = [process.wait() for process in running]
-        with urlopen(f"{url}{COUNTS}", timeout=60) as answer:
-            print(f"{time.monotonic() - begun:.0f} s; {json.load(answer)}")
+        print(f"{time.monotonic() - begun:.0f} s; {fault_counts(proxy)}")
         statuses = Counter(request.status for request in store.requests() if request.method == "PUT")
         print(f"answers of the store to puts: {dict(statuses)}")
         rows = Counter[str]()
@@ -182,10 +200,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--outage", type=float, default=600, help="seconds")
     parser.add_argument("--proxy", help=argparse.SUPPRESS)
+    parser.add_argument("--after", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--writer", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.proxy is not None:
-        proxy = FaultProxy(chosen.proxy, chosen.seed, 5 * chosen.commits, chosen.outage)
+        proxy = FaultProxy(chosen.proxy, chosen.seed, chosen.after, chosen.outage)
         print(proxy.server_port, flush=True)
         proxy.serve_forever()
     elif chosen.writer is not None:

@@ -25,13 +25,22 @@ class Run:
     """A run in a folder of its own."""
 
     def __init__(
-        self, folder: Path, *more: str, on_terminal: bool = False, settings: str = "", base: str = "demonstration"
+        self,
+        folder: Path,
+        *more: str,
+        on_terminal: bool = False,
+        settings: str = "",
+        base: str = "demonstration",
+        lake: str = "",
     ) -> None:
-        """`more`: options of `anabranch run --local`; `settings`: TOML behind the folder's own, `base` before."""
-        self.folder = folder
+        """`more`: options of `anabranch run --local`; `settings`: TOML behind the folder's own, `base` before.
+
+        `lake`: of an object store; the folder's own without.
+        """
+        self.folder, self.lake = folder, lake or f"{folder}/lake"
         overlay = folder / "overlay.toml"
         overlay.write_text(
-            f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoints/stream"\n'
+            f'[lake]\npath = "{self.lake}"\n[stream]\ncheckpoint = "{folder}/checkpoints/stream"\n'
             f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
             f'[collect]\nfolder = "{folder}/collect"\n{settings}'
         )
@@ -83,11 +92,11 @@ class Run:
             return {}
 
     def rows(self, table: str, *columns: str) -> list[dict]:
-        folder = str(self.folder / "lake" / table)
+        path = f"{self.lake}/{table}"
         # The folder of the log is there before its first commit.
-        if not DeltaTable.is_deltatable(folder):
+        if not DeltaTable.is_deltatable(path):
             return []
-        return DeltaTable(folder).to_pyarrow_table(columns=list(columns)).to_pylist()
+        return DeltaTable(path).to_pyarrow_table(columns=list(columns)).to_pylist()
 
     def endpoints(self) -> tuple[str, str]:
         """Return Kafka's bootstrap and the controller's URL."""

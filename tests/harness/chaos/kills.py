@@ -5,6 +5,7 @@ at least two decisions without an end. After the last kill the system comes to r
 applied decision changed its topic exactly once, that no change lacks its outcome, and that the job has recorded the end
 of every decision. About 15 s a kill; the exit code is 1 when a rule is broken, and the folder of the run is kept.
 With `--part stream --lost 2` the job is killed alone, and loses its checkpoint twice, which is rebuilt from the lake.
+With `--faulty-store` the lake is in an object store behind the proxy of `tests.harness.faulty_store`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,15 @@ from typing import Any
 import click
 
 from anabranch.local.processes import session_members
+from tests.harness.faulty_store import fault_counts, faulty_store
 from tests.local.running import HOME, Run, end
 from tests.waiting import wait_until
 
 PARTS = ("executor", "stream")
 SETTINGS = '[traffic]\ntopics = 12\npeak_msg_rate_in = 60000\n[executor]\nmode = "act"\nworkers = 2\n'
 ENVIRONMENT = {"ANABRANCH_STREAM__TICK_SECONDS": "5"}
+AS_THE_CHART = "poll_ms = 5000\nlease_seconds = 75\n"
+"""Settings of `[executor]` for a lake in an object store."""
 FINAL = {"applied", "superseded", "rejected", "failed", "observed"}
 CHANGES = {"split", "merge", "rebucket"}
 WAIT_FOR_OPEN_S = 90.0
@@ -136,11 +141,15 @@ def broken_rules(
 
 
 def run_kills(
-    folder: Path, count: int, seed: int, parts: Sequence[str] = PARTS, lost: int = 0
+    folder: Path, count: int, seed: int, parts: Sequence[str] = PARTS, lost: int = 0, remote: bool = False
 ) -> tuple[list[str], dict[str, Any]]:
-    """Run the system in a folder under `count` kills; return the broken rules and what happened."""
+    """Run the system in a folder under `count` kills; return the broken rules and what happened.
+
+    `remote`: the lake is where this process's variables lead.
+    """
     os.environ.update(ENVIRONMENT)
-    run = Run(folder, "--without", "web", settings=SETTINGS)
+    settings, lake = (SETTINGS + AS_THE_CHART, "s3://bucket/lake") if remote else (SETTINGS, "")
+    run = Run(folder, "--without", "web", settings=settings, lake=lake)
     try:
         wait_until(lambda: len(run.rows("outcomes", "status")) > 10, 1200, 0.5)
         kills = kill_parts(run, count, random.Random(seed), parts, lost)
@@ -162,6 +171,8 @@ def run_kills(
     decisions = run.rows("decisions", "decision_id")
     outcomes = run.rows("outcomes", "decision_id", "status")
     broken = broken_rules(decisions, outcomes, run.rows("events", "decision_id", "type", "cause", "subject", "epoch"))
+    batches = Counter((row["generation"], row["batch_id"]) for row in run.rows("batches", "generation", "batch_id"))
+    broken += [f"batch {batch} is in the lake {times} times" for batch, times in batches.items() if times > 1]
     broken += [f"{identity} is still in flight" for identity in sorted(unheard)]
     integrity = json.loads(run.report.read_text())["integrity"] if run.report.is_file() else {"ok": False}
     broken += [] if integrity["ok"] else [f"integrity: {json.dumps(integrity)[:1000]}"]
@@ -172,6 +183,7 @@ def run_kills(
         "kills": dict(kills.by_part),
         "with several open": kills.with_several_open,
         "most open": max(kills.opened, default=0),
+        "batches": len(batches),
         "decisions": len(decisions),
         "ended": dict(ended),
     }
@@ -200,12 +212,19 @@ def _check_lake(folder: Path) -> list[str]:
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of parts and moments.")
 @click.option("--part", type=click.Choice(PARTS), help="Of this part alone.")
 @click.option("--lost", type=click.IntRange(0), default=0, show_default=True, help="Losses of the job's checkpoint.")
+@click.option("--faulty-store", "remote", is_flag=True, help="The lake is in an object store behind a faulty network.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep the run here.")
-def main(kills: int, seed: int, part: str | None, lost: int, folder: Path | None) -> None:
+def main(kills: int, seed: int, part: str | None, lost: int, remote: bool, folder: Path | None) -> None:
     """Kill executor and job while decisions are open, and judge the lake."""
     kept = (folder or Path(tempfile.mkdtemp(prefix="anabranch-kills-"))).resolve()
     kept.mkdir(parents=True, exist_ok=True)
-    broken, seen = run_kills(kept, kills, seed, (part,) if part else PARTS, lost)
+    with ExitStack() as stack:
+        if remote:
+            _, proxy = stack.enter_context(faulty_store(seed))
+            os.environ["AWS_ENDPOINT_URL"] = proxy
+        broken, seen = run_kills(kept, kills, seed, (part,) if part else PARTS, lost, remote)
+        if remote:
+            seen["requests"] = fault_counts(proxy)
     for line in broken[:100]:
         click.echo(f"BROKEN {line}")
     click.echo(json.dumps(seen))
