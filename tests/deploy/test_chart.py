@@ -17,7 +17,6 @@ from runtime.telemetry.health import ProcessHealth
 from runtime.telemetry.serving import ProcessMetrics
 from schemas.settings.root import load_settings
 from streaming.job.metrics import METRICS
-from tests.deploy.programs import installed_program
 from tests.deploy.prometheus import METRIC
 
 VALUES = {name: str(CHART / "ci" / f"{name}-values.yaml") for name in ("shadow", "everything", "claim")}
@@ -57,12 +56,6 @@ def test_schema_of_values_has_no_secrets():
     properties = settings_schema()["$defs"]["KafkaSettings"]["properties"]
     assert "bootstrap" in properties
     assert "password" not in properties
-
-
-@pytest.fixture(scope="module")
-def helm() -> str:
-    """The program."""
-    return installed_program("helm") or pytest.skip("helm is not installed, and is fetched for x86-64 Linux only")
 
 
 def rendered(helm: str, values: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,118 @@
+"""Each template of the chart: which objects a value adds or takes away, and where a value ends up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deploy.dashboards import DASHBOARDS
+from tests.deploy.test_chart import objects, rendered
+
+pytestmark = pytest.mark.process
+
+POD = "spec.template.spec"
+ABSENT = "absent"
+
+
+def by_name(program: str, *values: str) -> dict[str, dict[str, Any]]:
+    """Return what the chart makes with these values, by `Kind/name`."""
+    options = [word for value in values for word in ("--set", value)]
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in objects(rendered(program, "shadow", *options))}
+
+
+def value_at(entry: Any, path: str) -> Any:
+    """Return the value at `a.0.b`; `ABSENT` where there is none."""
+    for step in path.split("."):
+        try:
+            entry = entry[int(step) if step.isdigit() else step]
+        except (KeyError, IndexError):
+            return ABSENT
+    return entry
+
+
+@pytest.fixture(scope="module")
+def delivered(helm) -> set[str]:
+    """Names of the objects without a choice."""
+    return set(by_name(helm))
+
+
+@pytest.mark.parametrize(
+    ("value", "added", "removed"),
+    [
+        ("collector.enabled=false", set(), {"Deployment/x-collector"}),
+        ("collectors.kafka.enabled=true", {"Deployment/x-kafka-collector"}, set()),
+        ("bundles.enabled=true", {"Deployment/x-bundle-collector"}, set()),
+        ("page.enabled=false", set(), {"Deployment/x-page"}),
+        ("page.tokensSecret=page", {"Service/x-page"}, set()),
+        ("alerts.enabled=false", set(), {"Deployment/x-alerts"}),
+        ("upkeep.enabled=false", set(), {"CronJob/x-upkeep"}),
+        ("upgradeGate.enabled=false", set(), {"Job/x-gate"}),
+        ("networkPolicy.enabled=false", set(), {"NetworkPolicy/x"}),
+        ("monitoring.podMonitor=true", {"PodMonitor/x"}, set()),
+        ("monitoring.prometheusRule=true", {"PrometheusRule/x"}, set()),
+        ("monitoring.dashboards=true", {f"ConfigMap/x-dashboard-{page.name}" for page in DASHBOARDS}, set()),
+    ],
+)
+def test_switch_adds_and_removes_objects(helm, delivered, value, added, removed):
+    made = set(by_name(helm, value))
+    assert (made - delivered, delivered - made) == (added, removed)
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "path", "expected"),
+    [
+        ("job.storage=9Gi", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.resources.requests.storage", "9Gi"),
+        ("job.storageClass=", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.storageClassName", ABSENT),
+        ("job.storageClass=fast", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.storageClassName", "fast"),
+        ("job.cpus=4", "StatefulSet/x-job", f"{POD}.containers.0.resources.limits.cpu", 4),
+        ("job.memory=6Gi", "StatefulSet/x-job", f"{POD}.initContainers.0.resources.limits.memory", "6Gi"),
+        ("job.rebuildLostCheckpoint=false", "StatefulSet/x-job", f"{POD}.initContainers", ABSENT),
+        ("image.jobRepository=r/job", "StatefulSet/x-job", f"{POD}.containers.0.image", "r/job:0.1.0"),
+        ("image.jobRepository=r/job", "Job/x-gate", f"{POD}.containers.0.image", "r/job:0.1.0"),
+        ("image.repository=r/app", "Deployment/x-page", f"{POD}.containers.0.image", "r/app:0.1.0"),
+        ("image.tag=next", "Deployment/x-executor", f"{POD}.containers.0.image", "anabranch:next"),
+        ("image.pullSecrets[0].name=key", "Deployment/x-alerts", f"{POD}.imagePullSecrets", [{"name": "key"}]),
+        ("executor.replicas=3", "Deployment/x-executor", "spec.replicas", 3),
+        ("executor.replicas=3", "PodDisruptionBudget/x-executor", "spec.minAvailable", 1),
+        ("executor.replicas=1", "PodDisruptionBudget/x-executor", "spec.minAvailable", ABSENT),
+        ("executor.replicas=1", "PodDisruptionBudget/x-executor", "spec.maxUnavailable", 1),
+        ("podLabels.team=a", "StatefulSet/x-job", "spec.template.metadata.labels.team", "a"),
+        ("podLabels.team=a", "Deployment/x-collector", "spec.template.metadata.labels.team", "a"),
+        ("nodeSelector.disk=ssd", "Deployment/x-collector", f"{POD}.nodeSelector", {"disk": "ssd"}),
+        ("tolerations[0].key=a", "StatefulSet/x-job", f"{POD}.tolerations", [{"key": "a"}]),
+        ("serviceAccount.annotations.role=a", "ServiceAccount/x", "metadata.annotations.role", "a"),
+        ("upkeep.schedule=7 3 * * *", "CronJob/x-upkeep", "spec.schedule", "7 3 * * *"),
+        (
+            "kafka.createTopics=false",
+            "Job/x-setup",
+            f"{POD}.containers.0.args.0",
+            "anabranch kafka check\nanabranch lake create",
+        ),
+        (
+            "kafka.replicationFactor=1",
+            "Job/x-setup",
+            f"{POD}.containers.0.args.0",
+            "anabranch kafka create --replication-factor 1\nanabranch kafka check\nanabranch lake create",
+        ),
+        ("networkPolicy.egress[0].to[0].ipBlock.cidr=::/0", "NetworkPolicy/x", "spec.policyTypes.1", "Egress"),
+        ("networkPolicy.egress=null", "NetworkPolicy/x", "spec.policyTypes", ["Ingress"]),
+        ("networkPolicy.scrapersFrom=null", "NetworkPolicy/x", "spec.ingress", None),
+    ],
+)
+def test_value_reaches_its_field(helm, value, name, path, expected):
+    assert value_at(by_name(helm, value)[name], path) == expected
+
+
+@pytest.mark.parametrize("kind", ["podMonitor", "prometheusRule"])
+def test_monitoring_has_the_labels_that_its_operator_selects(helm, kind):
+    made = by_name(helm, f"monitoring.{kind}=true", "monitoring.labels.release=prometheus")
+    [entry] = [entry for entry in made.values() if entry["kind"].lower() == kind.lower()]
+    assert entry["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_page_is_open_only_to_named_peers_and_with_tokens(helm):
+    peers = "networkPolicy.pageFrom[0].podSelector.matchLabels.app=proxy"
+    for tokens, ports in (("", [9464]), ("page", [9464, 8090])):
+        policy = by_name(helm, peers, f"page.tokensSecret={tokens}")["NetworkPolicy/x"]
+        assert [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]] == ports
