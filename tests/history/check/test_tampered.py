@@ -21,6 +21,7 @@ from schemas.tables.rows import (
     ALERTS,
     BATCHES,
     BRAKES,
+    DEAD_LETTERS,
     DECISIONS,
     EVENTS,
     HOLDS,
@@ -31,6 +32,7 @@ from schemas.tables.rows import (
     WaitRow,
 )
 from tests.history.check.test_checking import copy, found, replace, rows, without
+from tests.local.lake import dead_letter
 from tests.query.views.conftest import lake, story
 
 __all__ = ["copy", "lake", "story"]
@@ -61,6 +63,15 @@ def test_lost_batch_row_found_by_other_rows(copy):
     content = rows(copy, BATCHES).sort_by("batch_at")
     replace(copy, BATCHES, without(content, len(content) // 2))
     assert ("batches", "lost batch") in found(copy)
+
+
+def test_lost_batch_of_dead_letters_alone_found(copy):
+    batches = rows(copy, BATCHES).sort_by("batch_at").to_pylist()
+    before = batches[len(batches) // 2]
+    at = before["batch_at"] + timedelta(milliseconds=1)
+    letter = dead_letter("malformed", 0).model_copy(update={"batch_id": 10**6, "rejected_at": at, "day": at.date()})
+    write_deltalake(table_path(copy, DEAD_LETTERS), to_arrow(DEAD_LETTERS, [letter]), mode="append")
+    assert found(copy) == {("batches", "lost batch"): 1}
 
 
 @pytest.mark.parametrize("table", [EVENTS, SEGMENT_LOAD, HOLDS, DECISIONS], ids=lambda table: table.name)
