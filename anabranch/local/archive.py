@@ -50,7 +50,7 @@ def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def _run(command: list[str]) -> bool:
-    """Run a command to its end; return True if a signal (Ctrl-C) ended it."""
+    """Run a command; return True if a signal (Ctrl-C) or the time limit ended it: that says nothing about the JVM."""
     quiet = subprocess.DEVNULL
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
@@ -63,7 +63,7 @@ def _run(command: list[str]) -> bool:
             check=False,
         )
         return done.returncode < 0
-    return False
+    return True
 
 
 def _made_from(archive: Path) -> str:

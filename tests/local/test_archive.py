@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_archive_attempted_once_and_foreign_removed(settings, monkeypatch):
         ensure_archive(settings, said.append)
     assert not class_archive(settings).exists()
     assert said[1:] == ["no archive was made: starts stay as they are"]
+
+
+def test_after_time_limit_the_next_start_tries_again(settings, monkeypatch):
+    def is_slow(command, **_):
+        raise subprocess.TimeoutExpired(command, 300)
+
+    monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
+    monkeypatch.setattr(archive.subprocess, "run", is_slow)
+    ensure_archive(settings, lambda _: None)
+    assert not class_archive(settings).with_suffix(".from").exists()
 
 
 def test_after_ctrl_c_the_next_start_tries_again(settings, monkeypatch):
