@@ -270,6 +270,15 @@ def test_end_of_another_lake_does_not_stand_for_the_own(job, tmp_path):
     assert not waiting.announcer.waiting
 
 
+def test_lost_outcome_repeated_once_an_hour_at_last(job, tmp_path):
+    waiting, told = Waiting(str(tmp_path)), []
+    waiting.announcer.announce(an_end())
+    for _ in range(20):
+        job.takes_in(None)
+        told.append(waiting.told_after(MAX_LOOK_SECONDS))
+    assert told == list(range(2, 22))
+
+
 def test_lost_outcomes_of_a_topic_announced_separately(job, tmp_path):
     waiting = Waiting(str(tmp_path))
     for name in ("d1", "d2", "d3"):

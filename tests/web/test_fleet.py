@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.history.live import LakeReader
+from anabranch.web.fleet import UNHEARD_SECONDS
 from anabranch.web.pages.choosing import FILTERS, PAGE, Choice, choose
 from anabranch.web.pages.choosing import ORDERS as ORDER_NAMES
 from anabranch.web.rows import TopicRow
@@ -62,6 +63,8 @@ def test_a_stuck_topic_is_counted_found_and_explained(tmp_path):
         text = found.get(f"/topic?name={topic}").text
         assert ("Stuck: " in text, said in text) == (True, True)
     assert "Stuck: " not in found.get(f"/topic?name={fine}").text
+    row = found.app.state.fleet.row(unheard)
+    assert [row.is_stuck(at(4 + UNHEARD_SECONDS + seconds)) for seconds in (-1, 1)] == [False, True]
     young = page(lake, stuck_seconds=1e9).get("/?only=stuck").text
     assert [f"shop%2F{name}" in young for name in ("orders", "unheard")] == [False, True]
 
@@ -230,6 +233,18 @@ def test_thrashing_is_three_recent_reversals():
     assert not row(1, turns=turns).is_thrashing(at(3_600))
     assert not row(1, turns=turns[:2]).is_thrashing(at(180))
     assert not row(1, turns=(("split", at(0)), ("split", at(60)), ("split", at(120)))).is_thrashing(at(180))
+
+
+def test_topic_is_hot_since_its_first_hot_load(tmp_path):
+    lake = str(tmp_path)
+    write(lake, policy_event(0), layout_event(WHOLE, 0))
+    fleet, since = page(lake).app.state.fleet, []
+    for seconds, rate in ((60, 20_000), (120, 25_000), (180, 100), (240, 20_000)):
+        write(lake, load(0, rate, seconds))
+        fleet.look()
+        hot_from = fleet.row(ORDERS).hot_from
+        since.append(hot_from and round((hot_from - at(0)).total_seconds()))
+    assert since == [60, 60, None, 240]
 
 
 def test_applied_reversals_make_a_topic_thrash(tmp_path):

@@ -19,7 +19,7 @@ from anabranch.history.lineage.record import Reach, River
 from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.web.curves import load_columns
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
-from anabranch.web.past import Sample, millis, read_loads, read_silences
+from anabranch.web.past import Sample, millis, read_holds, read_loads, read_silences
 from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
@@ -27,7 +27,7 @@ from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, delivery, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.local.lake import ORDERS, at, batch, decision, load, outcome, write
+from tests.local.lake import ORDERS, at, batch, decision, hold, load, outcome, write
 from tests.web.pages import page
 
 ENDS = datetime(2026, 11, 22, 14, 30, tzinfo=timezone.utc)
@@ -283,3 +283,14 @@ def test_hostile_policy_is_a_policy_error(text, times, end):
     with pytest.raises(PolicyError):
         read_policy(text + times[0] * times[1] + end)
     assert time.process_time() - began < 1
+
+
+def test_holds_of_a_window_stand_in_it(tmp_path):
+    """One that ended before it is left out, and the one that stands at its beginning is cut."""
+    lake = str(tmp_path)
+    write(lake, hold(0), hold(100, "cooldown", 2), hold(250, "split-load", 3))
+    held = read_holds(lake, ORDERS, at(200), at(300), [])
+    assert [(one.gate, one.since, one.until) for one in held] == [
+        ("cooldown", millis(at(200)), millis(at(250))),
+        ("split-load", millis(at(250)), millis(at(300))),
+    ]
