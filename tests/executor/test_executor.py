@@ -266,11 +266,12 @@ def test_a_refused_call_whose_effect_shows_is_applied(house: House):
         assert house.end(split)["status"] == "applied"
 
 
-def test_refusal_after_lost_answer_needs_repetition(house: House):
+@pytest.mark.parametrize("refusal", [Fault(), answers(500, ILLEGAL_ARGUMENT)], ids=["conflict", "of Pulsar"])
+def test_refusal_after_lost_answer_needs_repetition(house: House, refusal: Fault):
     topic = house.create("orders")
     stale = house.controller.client.get(f"/admin/v2/scalable/{house.namespace}/orders").text
     split = house.decide(topic, 0)
-    house.gate.on("POST", LOST_AFTER)
+    house.gate.on("POST", LOST_AFTER, refusal)
     house.gate.on("GET", *[answers(200, stale)] * 4)
     with house.running():
         house.commit(split)
