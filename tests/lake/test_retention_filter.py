@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lake import retention_filter
 from lake.files import read_table, table_path
+from lake.forgotten import is_marked, retention_marks
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES
@@ -53,6 +54,7 @@ def stored(lake, table, column):
     st.lists(st.tuples(st.sampled_from(TOPICS), SECONDS, st.none() | SECONDS), min_size=1, max_size=8), st.booleans()
 )
 @example([(topic, second, 1) for topic in TOPICS for second in (0, 10)], True)
+@example([(TOPICS[0], 0, MIDNIGHT), (TOPICS[0], 10, 1)], False)
 def test_open_and_newest_decisions_stay_with_outcomes(made, is_of_one):
     """The newest of each topic stays."""
     with TemporaryDirectory() as lake:
@@ -130,6 +132,7 @@ def test_newest_events_holds_and_policies_stay(tmp_path):
         hold(3, "in-flight", 3, subject="cluster-a", family="bundles"),
         hold(4, "in-flight", 4, subject="cluster-a", family="bundles"),
         hold(MIDNIGHT, "split-load", 5),
+        hold(3, "in-flight", 6, subject="cluster-a", family="bookies"),
     )
     for table in (EVENTS, HOLDS):
         planned = forget_rows(lake, table, DAY, is_dry_run=True)
@@ -139,7 +142,21 @@ def test_newest_events_holds_and_policies_stay(tmp_path):
     kept = [one // 1000 for one in stored(lake, EVENTS, "kafka_offset")]
     # Of the layouts the newest of each cause, and the first of the epoch: since then it stands.
     assert kept == [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13, MIDNIGHT + 1]
-    assert stored(lake, HOLDS, "seq") == [2, 4, 5]
+    assert stored(lake, HOLDS, "seq") == [2, 4, 5, 6]
+
+
+def test_marks_never_go_back(tmp_path):
+    lake, earlier = str(tmp_path), DAY - timedelta(days=1)
+    ready(lake)
+    write(lake, hold(0), hold(1, seq=2), hold(0, seq=3, subject=TOPICS[2]), hold(1, seq=4, subject=TOPICS[2]))
+    forget_rows(lake, HOLDS, DAY, is_dry_run=False, namespaces=["acme/shop"])
+    delta = DeltaTable(table_path(lake, HOLDS))
+    marks = retention_marks(delta, earlier, ["acme/shop"])
+    assert {mark.version for mark in marks} == {(DAY - date(1970, 1, 1)).days}
+    assert is_marked(delta, DAY, ["acme/shop"])
+    # Of two namespaces both must be cut.
+    assert not is_marked(delta, DAY, ["acme/shop", "other/shop"])
+    assert not is_marked(delta, DAY)
 
 
 def test_chunked_file_keeps_newest_of_each_topic(tmp_path):
