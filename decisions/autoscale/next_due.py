@@ -125,10 +125,10 @@ def _merges_due(policies: PolicyColumns, topics: TopicColumns, segments: Segment
     chosen = own[firsts]
     now, last, of_chosen = topics.now[chosen], topics.last_merge[chosen], policy[chosen]
     first_end = np.minimum.reduceat(np.maximum(ends, shallow), firsts)
-    is_shallow = shallow <= topics.now[own]
     # Where some pairs are shallow enough `decide` waits for these, else for all.
-    awaited = is_shallow | ~np.logical_or.reduceat(is_shallow, firsts).repeat(np.diff([*firsts, len(pairs)]))
-    first_awaited = np.minimum.reduceat(np.where(awaited, np.maximum(ends, shallow), NOT_DUE), firsts)
+    is_shallow = shallow <= topics.now[own]
+    first_of_shallow = np.minimum.reduceat(np.where(is_shallow, ends, NOT_DUE), firsts)
+    first_awaited = np.where(np.logical_or.reduceat(is_shallow, firsts), first_of_shallow, first_end)
     has_none = (last == NEVER) | policies.acts_in_parallel[of_chosen]
     rests_until = np.where(has_none, NEVER, last + policies.merge_cooldown[of_chosen])
     merges_at, merge_due = never, never.copy()

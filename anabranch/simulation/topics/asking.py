@@ -6,9 +6,11 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from anabranch.simulation.topics.rows import NO_INSTANT, IntColumn
 from decisions.autoscale.answers import Answer, Rebucket
 from decisions.autoscale.columns import MERGE, NEVER, REASONS, REBUCKET, SPLIT
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
@@ -23,28 +25,6 @@ from decisions.topic.segment import Segment, equal_buckets
 LOOK_AGAIN_MS = 20_000
 """Interval of the job (`engine.autoscale.evaluation`)."""
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.REBUCKET_COOLDOWN, Gate.RETRY_BACKOFF})
-_NOTHING = -1
-
-
-class Shown(NamedTuple):
-    """Columns of an active segment."""
-
-    number: int
-    start: int
-    end: int
-    depth: int
-    created_at: int
-    made: int
-    made_at: int
-    regrets: int
-    handed_on: int
-    finest: int
-    modified_at: int
-    cold_since: int
-    returned_after: int
-    rates: tuple[float, float, float, float]
-    buckets: int = 0
-    """Entry buckets; 0: none are simulated."""
 
 
 class _Active(NamedTuple):
@@ -87,7 +67,7 @@ class TopicClocks(NamedTuple):
 
 
 def ask(
-    segments: list[Shown],
+    segments: Sequence[tuple[list[int], list[float]]],
     policy: Policy,
     now: int,
     by_tick: bool,
@@ -95,32 +75,27 @@ def ask(
     clocks: TopicClocks,
     hot_keys: tuple[HotKey, ...],
 ) -> Asked:
-    """Decide for a topic. Instants are milliseconds; `NEVER` and values below 0 as in the columns.
+    """Decide for a topic. Instants are milliseconds.
 
-    `consumers`: of the largest subscription whose consumers can share a segment, and of the largest whose consumers
-    cannot.
+    `segments`: the active ones, each with its `IntColumn`s and the rates of its load record. `consumers`: of the
+    largest subscription whose consumers can share a segment, and of the largest whose consumers cannot.
     """
-    active = tuple(
-        Segment(
-            shown.number,
-            shown.start,
-            shown.end,
-            created_at_ms=shown.created_at,
-            entry_bucket_splits=_splits(shown.buckets),
-        )
-        for shown in segments
-    )
+    depth = IntColumn.KEPT_DEPTH if policy.explicit_lineage else IntColumn.DEPTH
+    active, loads, depths, pasts = dict[int, Segment](), dict[int, Load](), dict[int, int](), dict[int, Past]()
+    for columns, rates in segments:
+        number = columns[IntColumn.ID]
+        active[number], depths[number] = _segment(columns), columns[depth]
+        if columns[IntColumn.MODIFIED] != NO_INSTANT:
+            loads[number] = _load(columns, rates, now)
+        if columns[IntColumn.MADE]:
+            pasts[number] = _past(columns)
     snapshot = TopicSnapshot(
         topic="topic://a/b/c",
         now=now,
         trigger="tick" if by_tick else "consumer",
-        layout=_Active(
-            active,
-            {segment.segment_id: segment for segment in active},
-            {segment.number: segment.depth for segment in segments},
-        ),  # type: ignore[arg-type]
+        layout=_Active(tuple(active.values()), active, depths),  # type: ignore[arg-type]
         policy=policy,
-        loads={shown.number: _load(shown, now) for shown in segments if shown.modified_at != _NOTHING},
+        loads=loads,
         consumers={"sharing": ("STREAM", consumers[0]), "unshared": ("CHECKPOINT", consumers[1])},
         last_split_at=None if clocks.last_split == NEVER else clocks.last_split,
         last_merge_at=None if clocks.last_merge == NEVER else clocks.last_merge,
@@ -129,8 +104,8 @@ def ask(
         failures=clocks.failures,
         failed_at=None if clocks.failed_at == NEVER else clocks.failed_at,
         failed_action="split" if clocks.failures else None,
-        merge_depths={shown.number: shown.depth for shown in segments} if policy.explicit_lineage else None,
-        pasts={shown.number: _past(shown) for shown in segments if shown.made} if policy.looks_back else None,
+        merge_depths=depths if policy.explicit_lineage else None,
+        pasts=pasts if policy.looks_back else None,
         hot_keys=hot_keys,
     )
     answer = decide(snapshot)
@@ -142,16 +117,30 @@ def _splits(buckets: int) -> tuple[int, ...] | None:
     return equal_buckets(buckets) if buckets else None
 
 
-def _load(shown: Shown, now: int) -> Load:
-    cold_since = None if shown.cold_since == _NOTHING else shown.cold_since
-    back = None if shown.returned_after == _NOTHING else shown.returned_after
-    return Load(*shown.rates, shown.modified_at, now, cold_since, back)
+def _segment(columns: list[int]) -> Segment:
+    number, start, end = columns[: IntColumn.KEPT_DEPTH]
+    created_at, buckets = columns[IntColumn.CREATED], columns[IntColumn.BUCKETS]
+    return Segment(number, start, end, created_at_ms=created_at, entry_bucket_splits=_splits(buckets))
 
 
-def _past(shown: Shown) -> Past:
-    return Past(
-        shown.made_at, "split" if shown.made == BY_SPLIT else "merge", shown.regrets, shown.handed_on, shown.finest
+def _load(columns: list[int], rates: list[float], now: int) -> Load:
+    modified_at, cold_since, returned_after = columns[IntColumn.MODIFIED : IntColumn.HOT]
+    msg_in, bytes_in, msg_out, bytes_out = rates
+    return Load(
+        msg_in,
+        bytes_in,
+        msg_out,
+        bytes_out,
+        modified_at,
+        now,
+        None if cold_since == NO_INSTANT else cold_since,
+        None if returned_after == NO_INSTANT else returned_after,
     )
+
+
+def _past(columns: list[int]) -> Past:
+    made, made_at, *more = columns[IntColumn.MADE : IntColumn.MODIFIED]
+    return Past(made_at, "split" if made == BY_SPLIT else "merge", *more)
 
 
 def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anabranch.simulation.topics.asking import Asked, Shown, TopicClocks, ask
+from anabranch.simulation.topics.asking import Asked, TopicClocks, ask
 from anabranch.simulation.topics.rows import NO_INSTANT, Bools, Event, FloatColumn, IntColumn, Open, Rows, kept_depths
 from anabranch.simulation.topics.timeline import Ints
 from anabranch.simulation.topics.window import NO_STEP
@@ -177,27 +177,19 @@ class RowEvaluator:
     def _ask(self, row: int, now: int, by_tick: bool) -> Asked:
         """Return the answer of `decide` for a row."""
         state, slots = self._rows, self._rows.slots_of(row)
-        policy = state.policies.policies[state.policy[row]]
-        depth = IntColumn.KEPT_DEPTH if policy.explicit_lineage else IntColumn.DEPTH
-        shown = [
-            Shown._make(
-                [
-                    *segment[: IntColumn.KEPT_DEPTH],
-                    segment[depth],
-                    *segment[IntColumn.CREATED : IntColumn.HOT],
-                    tuple(rates),
-                    segment[IntColumn.BUCKETS],
-                ]
-            )
-            for segment, rates in zip(
-                state.ints[slots].tolist(), state.floats[slots, FloatColumn.LAST].tolist(), strict=True
-            )
-        ]
         columns = (state.last_split, state.last_merge, state.last_rebucket, state.failures, state.failed_at)
         merges_opened = state.waiting[row][0][1] if state.open[row] == Open.MERGES else NEVER
         clocks = TopicClocks._make([*(int(column[row]) for column in columns), merges_opened])
         consumers = int(state.sharing[row]), int(state.unshared[row])
-        return ask(shown, policy, now, by_tick, consumers, clocks, state.hot_keys.get(row, ()))
+        return ask(
+            list(zip(state.ints[slots].tolist(), state.floats[slots, FloatColumn.LAST].tolist(), strict=True)),
+            state.policies.policies[state.policy[row]],
+            now,
+            by_tick,
+            consumers,
+            clocks,
+            state.hot_keys.get(row, ()),
+        )
 
 
 def _segment_columns(policies: PolicyColumns, policy: Ints, owner: Ints, ints: Ints) -> SegmentColumns:
