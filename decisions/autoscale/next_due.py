@@ -1,4 +1,4 @@
-"""When topics are next due, in columns: `decisions.autoscale.decide`'s `next_due` for topics of many policies at once.
+"""When topics are next due: `next_due` of `decide` in columns, for topics of many policies at once.
 
 Stage: beside `decisions.autoscale.fleet`, which decides what this finds due, and holds the rest. A simulation skips to
 these instants, and the engine's columns keep parts of them between ticks. A test compares them with `decide` topic by

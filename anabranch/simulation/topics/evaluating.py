@@ -30,7 +30,10 @@ class RowEvaluator:
         self._policy_starts = np.searchsorted(rows.policy, np.arange(len(rows.policies.policies)))
 
     def evaluate(self, rows: Ints, step: Ints, now: Ints, is_extra: Bools, by_event: Bools) -> None:
-        """Decide on rows at a step. `is_extra`: at a tick of their own; `by_event`: consumers or a layout changed."""
+        """Decide on rows at a step; plan their next ticks.
+
+        `is_extra`: the step is a tick of their own; `by_event`: their consumers or layouts have changed.
+        """
         state, policies = self._rows, self._rows.policies
         segments, owner = state.segments_of(rows)
         ints, topics = state.ints.take(segments, axis=0), self._topics(rows, now)

@@ -42,7 +42,7 @@ class Open:
 
 
 class IntColumn:
-    """Columns of whole numbers of a segment: itself, its past, its load record, and where it ends among slices."""
+    """Whole numbers of a segment: itself, its past, its load record, its place among slices; buckets."""
 
     ID, START, END, KEPT_DEPTH, DEPTH, CREATED = range(6)
     MADE, MADE_AT, REGRETS, HANDED_ON, FINEST = range(6, 11)
@@ -51,7 +51,7 @@ class IntColumn:
 
 
 class FloatColumn:
-    """Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
+    """Floats of a segment: its load record, what it carries at level 1, where it ends inside slices."""
 
     LAST, BASE, LOW_PART, HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
 
