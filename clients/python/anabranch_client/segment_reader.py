@@ -26,8 +26,8 @@ from anabranch_client.received import Batch, ConsumedSegment
 
 log = logging.getLogger(__name__)
 
-BATCH_MESSAGES = 2_000
-"""Most messages of one batch."""
+BATCH_MESSAGES = 500
+"""Most messages of one batch: Python's garbage collector visits again and again what waits."""
 MAX_BATCHES = 4
 """Batches that wait for the application before the reader stops fetching."""
 MAX_BATCH_BYTES = 8 * 1_048_576
@@ -217,7 +217,7 @@ class SegmentReader:
             time.sleep(POLL_SECONDS)
 
     def _add_messages(self, messages: list[KafkaMessage]) -> None:
-        if [message for message in messages if message.error() is not None]:
+        if any(map(KafkaMessage.error, messages)):
             messages = self._without_events(messages)
         if not messages:
             return
