@@ -178,12 +178,12 @@ def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, 
 
 def test_frozen_process_is_fenced_after_takeover(pulsar: PulsarLike) -> None:
     with running(pulsar, *SWITCH) as frozen:
-        wait_until(lambda: steps_begun(pulsar) > 0, 60)
+        wait_until(lambda: steps_begun(pulsar) > 0, 240)
         os.kill(frozen.pid, signal.SIGSTOP)
         assert "150 of 150 on new" in pulsar.ok(*SWITCH)
         after = pulsar.dump()
         os.kill(frozen.pid, signal.SIGCONT)
-        assert frozen.wait(60) == 1
+        assert frozen.wait(240) == 1
     said = (pulsar.folder / "command.log").read_text()
     assert "taken over" in said
     assert pulsar.dump() == after
