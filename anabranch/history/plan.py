@@ -7,7 +7,6 @@ reporter is seen by the job, but not here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -43,7 +42,7 @@ class Plan:
     """Milliseconds."""
     topics: int = 0
     actions: list[Planned] = field(default_factory=list)
-    holds: Counter[str] = field(default_factory=Counter)
+    held: dict[str, list[str]] = field(default_factory=dict)
     """Topics that would be held, by gate."""
 
     def to_json(self) -> dict[str, Any]:
@@ -60,8 +59,12 @@ class Plan:
                 }
                 for action in self.actions
             ],
-            "holds": dict(self.holds.most_common()),
+            "holds": {gate: len(topics) for gate, topics in self.holds()},
         }
+
+    def holds(self) -> list[tuple[str, list[str]]]:
+        """Return the gates with the topics that each holds, those of the most topics first."""
+        return sorted(self.held.items(), key=lambda gate: -len(gate[1]))
 
 
 def make_plan(
@@ -95,7 +98,7 @@ def _add(plan: Plan, topic: str, snapshot: TopicSnapshot) -> None:
     plan.topics += 1
     answer = decide(snapshot)
     if isinstance(answer, Hold):
-        plan.holds[answer.gate.value] += 1
+        plan.held.setdefault(answer.gate.value, []).append(topic)
         return
     for action in (answer, *answer.also):
         segments = tuple(cast("list[int]", action.arguments["segments"]))

@@ -71,6 +71,7 @@ def test_one_topic_is_planned_alone(plan):
 def test_text_names_action_and_reason(plan):
     _, told = plan(*of_two_topics(25_000.0))
     assert f"  {ORDERS}  split 0        msgRateIn, 2.50 times the threshold" in told.splitlines()
+    assert told.splitlines()[-1].endswith(f"1 held by merge-thresholds: {QUIET}")
 
 
 def test_empty_lake_is_an_error(plan):

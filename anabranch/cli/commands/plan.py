@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OLD_SECONDS = 60
 """A record that ended longer ago is said to be old."""
+_NAMED = 3
+"""Topics under one gate that are named; of more, the number alone is printed."""
 
 
 @click.command("plan")
@@ -78,8 +80,9 @@ def _print_plan(plan: Plan, limit: int) -> None:
         click.echo(f"  {name:{width}}  {action_words:<14} {printable(action.reason)}{times}")
     if len(plan.actions) > limit:
         click.echo(f"  and {len(plan.actions) - limit} more (--limit)")
-    for gate, topics in plan.holds.most_common():
-        click.echo(f"  {topics:>5} held by {gate}")
+    for gate, topics in plan.holds():
+        names = f": {', '.join(map(printable, topics))}" if len(topics) <= _NAMED else ""
+        click.echo(f"  {len(topics):>5} held by {gate}{names}")
     age = (datetime.now(timezone.utc) - _instant(plan)).total_seconds()
     if age > OLD_SECONDS:
         click.echo(f"the record ends at {_instant(plan):%F %T} UTC: this is the state of then", err=True)
