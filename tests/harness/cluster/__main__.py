@@ -2,7 +2,8 @@
 
 The commands of docs/deploy.md run word for word, with values for what they leave open. A pretended node reports pods as
 running. The upgrade gate runs for real, as a process with the pod's settings, on a lake in an object store: that of a
-local run made first (a minute or two), or a copy of `--lake FOLDER`. Ends with 1 at the first surprise.
+local run made first (a minute or two), or a copy of `--lake FOLDER`. Before all this, `schemas` checks the manifests
+against ten releases. Ends with 1 at the first surprise.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.harness.cluster.containers import CHANGED_TAG, run_container
 from tests.harness.cluster.control_plane import ControlPlane
 from tests.harness.cluster.kubelet import PretendedNode
 from tests.harness.cluster.programs import ensure_operator_resources
+from tests.harness.cluster.schemas import check_schemas
 from tests.lake.object_store import ObjectStore
 from tests.local.running import Run, applied_ids, end
 from tests.waiting import wait_until
@@ -212,6 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lake", type=Path, help="a lake with decisions of the last day")
     recorded: Path | None = parser.parse_args().lake
+    check_schemas()
     with TemporaryDirectory() as name:
         folder = Path(name)
         lake = recorded or record_lake(folder / "run")

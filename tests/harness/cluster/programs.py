@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -46,34 +47,38 @@ def ensure_operator_resources() -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not all(file.exists() for file in files):
-            upstream = json.loads(_go(folder, "mod", "download", "-json", f"{_OPERATOR}@v{_OPERATOR_VERSION}"))
+            upstream = json.loads(run_go(folder, "mod", "download", "-json", f"{_OPERATOR}@v{_OPERATOR_VERSION}"))
             for file in files:
                 shutil.copyfile(Path(upstream["Dir"]) / "example" / "prometheus-operator-crd" / file.name, file)
     return files
 
 
-def _go(folder: Path, *arguments: str) -> str:
+def run_go(folder: Path, *arguments: str, **variables: str) -> str:
+    """Return what Go writes. Raises as `ensure_kubernetes`."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         raise SetupError("Kubernetes is built with Go: install it")
-    return subprocess.run([go, *arguments], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        [go, *arguments], cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def _build(module: Path, folder: Path) -> None:
     """Build in a module of our own: upstream's replaces its libraries by folders that a download does not have."""
-    upstream = json.loads(_go(module, "mod", "download", "-json", f"k8s.io/kubernetes@v{VERSION}"))
-    original = json.loads(_go(module, "mod", "edit", "-json", upstream["GoMod"]))
+    upstream = json.loads(run_go(module, "mod", "download", "-json", f"k8s.io/kubernetes@v{VERSION}"))
+    original = json.loads(run_go(module, "mod", "edit", "-json", upstream["GoMod"]))
     libraries = VERSION.replace("1.", "v0.", 1)
     replaced = [entry["Old"]["Path"] for entry in original["Replace"]]
     replacements = [f"-replace={path}={path}@{libraries}" for path in replaced]
     packages = [f"k8s.io/kubernetes/cmd/{program}" for program in PROGRAMS]
     imports = "\n".join(f'import _ "{package}"' for package in packages)
     (module / "programs.go").write_text(f"//go:build programs\n\npackage programs\n\n{imports}\n")
-    _go(module, "mod", "init", "programs")
-    _go(module, "mod", "edit", f"-require=k8s.io/kubernetes@v{VERSION}", *replacements)
-    _go(module, "mod", "tidy", "-e")
+    run_go(module, "mod", "init", "programs")
+    run_go(module, "mod", "edit", f"-require=k8s.io/kubernetes@v{VERSION}", *replacements)
+    run_go(module, "mod", "tidy", "-e")
     # Helm and kubectl refuse a server that does not know its version.
     major, minor, _ = VERSION.split(".")
     known = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor}
     flags = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in known.items())
-    _go(module, "build", "-trimpath", f"-ldflags=-s -w {flags}", "-o", f"{folder}/", *packages)
+    run_go(module, "build", "-trimpath", f"-ldflags=-s -w {flags}", "-o", f"{folder}/", *packages)
