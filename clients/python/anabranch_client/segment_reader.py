@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -217,7 +218,7 @@ class SegmentReader:
             time.sleep(POLL_SECONDS)
 
     def _add_messages(self, messages: list[KafkaMessage]) -> None:
-        if any(map(KafkaMessage.error, messages)):
+        if any(map(methodcaller("error"), messages)):
             messages = self._without_events(messages)
         if not messages:
             return
