@@ -222,9 +222,13 @@ class ScalableTopicService:
 
     def has_segment(self, topic: str, descriptor: str) -> bool:
         """Return whether the layout of a topic has a segment; False without the topic."""
+        layout = self.layout(topic)
+        return layout is not None and any(segment.descriptor == descriptor for segment in layout.segments.values())
+
+    def layout(self, topic: str) -> SegmentLayout | None:
+        """Return the layout of a topic; None without the topic."""
         stored = self._store.synced().topic(topic)
-        segments = SegmentLayout.from_metadata(stored.metadata).segments.values() if stored else ()
-        return any(segment.descriptor == descriptor for segment in segments)
+        return SegmentLayout.from_metadata(stored.metadata) if stored else None
 
     def split_segment(
         self, topic: str, segment: int, decision_id: str | None = None, meant_for: str | None = None

@@ -68,9 +68,12 @@ def create_segment(segments: Segments, service: Service, topic: Topic, descripto
 
 @routes.post("/terminate", **ADMINISTERS)
 @waits_for_segments
-def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
+def terminate_segment(segments: Segments, service: Service, topic: Topic, descriptor: Descriptor) -> None:
     """Make a segment refuse all writes, idempotently; the layout is changed by splits and merges alone."""
-    segments.terminate(segment_topic_name(topic, descriptor))
+    # The layout knows whether there are transactions, which are to end first.
+    layout = service.layout(topic)
+    store = segments if layout is None else segments.of_layout(layout)
+    store.terminate(segment_topic_name(topic, descriptor))
 
 
 @routes.delete("", **ADMINISTERS)

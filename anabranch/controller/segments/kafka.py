@@ -193,7 +193,7 @@ class KafkaSegments(SegmentStore):
                     self._refuse_transactions(segment)
                 self._wait_for_transactions(segment)
                 self._kafka.again(lambda: self._kafka.change_settings(self._name(segment), SEALED))
-            probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION))
+            probe = PartitionProbe(self._kafka, self._positions.partition_of(segment))
             self._kafka.until(lambda: self._kafka.again(probe.is_refused))
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
 
