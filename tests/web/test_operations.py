@@ -150,3 +150,25 @@ def test_a_name_on_no_record_is_paused_only_if_forced(lake):
     assert acts_of(lake).pauses == {}
     assert found.post("/operations", form(found, scope="acme/shpo", force="yes")).status_code == 303
     assert "acme/shpo" in acts_of(lake).pauses
+
+
+def test_near_names_of_others_are_not_told(lake, tmp_path):
+    token = add_token(tmp_path / "t", "ann", "operate", ["acme/shpo"])
+    found = page(lake, Access(tmp_path / "t"))
+    found.post("/sign-in", {"token": token})
+    refused = found.post("/operations", {**form(found), "proof": found.proof("/"), "scope": "acme/shpo"})
+    assert refused.status_code == 409
+    assert "Nothing named acme/shpo" in refused.text
+    assert "acme/shop" not in refused.text
+
+
+@pytest.mark.parametrize(("role", "buttons"), [("read", 0), ("operate", 1)])
+def test_pause_is_ended_by_those_who_may(lake, tmp_path, role, buttons):
+    first = page(lake)
+    assert first.post("/operations", form(first, scope="acme/shop")).status_code == 303
+    token = add_token(tmp_path / "t", "ann", role, ["acme/shop"])
+    found = page(lake, Access(tmp_path / "t"))
+    found.post("/sign-in", {"token": token})
+    text = found.get("/operations").text
+    assert "a test" in text
+    assert text.count("<button>Resume</button>") == buttons
