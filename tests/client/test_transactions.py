@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +126,37 @@ def test_successor_of_an_id_drops_what_was_open(transactions: ScalableTopic) -> 
             transactions.split(0)
             write_until_committed(producer, END)
     assert committed(transactions) == {key: [END] for key in KEYS}
+
+
+def test_killed_producers_leave_whole_transactions_only(transactions: ScalableTopic) -> None:
+    config, name = transactions.config(), transactions.name
+    told: dict[int, int] = {}
+    changes = [lambda: transactions.split(0), lambda: transactions.split(1), lambda: transactions.merge(4, 2)]
+    with ThreadPoolExecutor(1) as changing:
+        for life, change in enumerate(changes):
+            order = {"config": config, "topic": name, "id": "orders-1", "keys": KEYS, "life": life}
+            command = [sys.executable, "-m", "tests.client.transaction_process", json.dumps(order)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                # Killed while a segment is sealed, or right after it: wherever it is then.
+                lines = iter(process.stdout)
+                next(lines)
+                changed = changing.submit(change)
+                next(lines)
+                process.kill()
+                told[life] = max(1, *map(int, lines), 1)
+            # What the killed one has left open holds the seal up, until the next of its id comes.
+            with TransactionalProducer(config, name, "orders-1", 60.0) as successor:
+                write_until_committed(successor, f"{life}-end")
+            changed.result(120)
+    with TransactionalProducer(config, name, "orders-1", 60.0) as last:
+        write_until_committed(last, END)
+    (values,) = {tuple(values) for values in committed(transactions).values()}
+    for life, number in told.items():
+        numbers = [value.removeprefix(f"{life}-") for value in values if value.startswith(f"{life}-")]
+        # The last commit may have been done and not told.
+        assert numbers in ([*map(str, range(number + more)), "end"] for more in (1, 2))
+    assert values[-1] == END
 
 
 def test_aborted_messages_stay_invisible(transactions: ScalableTopic) -> None:
