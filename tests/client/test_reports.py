@@ -29,6 +29,7 @@ from anabranch_client.layout import Layout
 from anabranch_client.messages import DeliveryReport
 from anabranch_client.outbox import Outboxes
 from anabranch_client.producer import Producer
+from anabranch_client.sent_batch import SentBatch
 from tests.controller.conftest import NOWHERE
 
 TOPIC = "topic://acme/shop/orders"
@@ -187,7 +188,7 @@ def test_setting_that_harms_is_refused(wrong: dict[str, object]) -> None:
 
 def test_failed_message_reports_no_offset(kafka: AnsweringKafka) -> None:
     reports: list[DeliveryReport] = []
-    with Producer(CONFIG, TOPIC) as producer:
+    with Producer({**CONFIG, "linger.ms": 0}, TOPIC) as producer:
         for error in (KafkaError(KafkaError._MSG_TIMED_OUT), None):
             kafka.error = error
             for number in range(2):
@@ -254,10 +255,9 @@ def test_interrupt_in_kafkas_report_comes_after_it(kafka: AnsweringKafka, monkey
 def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     # librdkafka's own broker, in this process; a signal whenever this process has used some milliseconds.
     monkeypatch.setitem(module.PRODUCER_OPTIONS, "allow.auto.create.topics", True)
-    codes = {
-        call.__code__
-        for call in (Producer.produce, Producer._send, Producer._settle, Lanes.submit, Outboxes.send, Outboxes._empty)
-    }
+    batching = (Outboxes.arm, Outboxes.send, Outboxes._empty, Outboxes._send_batch, SentBatch.stored)
+    calls = (Producer.produce, Producer._send, Producer._settle, Lanes.submit, *batching)
+    codes = {call.__code__ for call in calls}
     accepted: list[bytes] = []
     doubtful: set[bytes] = set()
     reported: list[bytes | None] = []
@@ -281,8 +281,9 @@ def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) 
                 doubtful.add(value)
             except QueueFull:
                 pass
-            with suppress(KeyboardInterrupt):
-                producer.poll(0)
+            if len(accepted) % 5 == 0:
+                with suppress(KeyboardInterrupt):
+                    producer.poll(0.001)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         # Not its default: a late signal would end the process.

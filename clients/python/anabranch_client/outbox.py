@@ -21,6 +21,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from anabranch_client.config import ProducerSettings
 from anabranch_client.lanes import Lane, Lanes, LaneState
 from anabranch_client.layout import MAX_CACHED_KEY_BYTES
@@ -66,14 +68,14 @@ class Outboxes:
     @property
     def is_due(self) -> bool:
         """Return whether there is something to send."""
-        return bool(self.is_armed or self._batches or self._singles)
+        return bool(self.touched or self._batches or self._singles)
 
     @property
     def is_overdue(self) -> bool:
         """Return whether the linger time is over, or an interrupt has left something."""
         if self.is_armed:
             return time.monotonic() - self._armed_at >= self._linger_seconds
-        return bool(self._batches or self._singles)
+        return self.is_due
 
     def arm(self, send: Callable[[], None]) -> bool:
         """Return whether messages follow each other quickly; if so, `send` will be called within the linger time."""
@@ -85,8 +87,13 @@ class Outboxes:
             work = weakref.WeakMethod(send), self._wake, self._linger_seconds
             threading.Thread(target=_send_in_time, args=work, name="anabranch linger", daemon=True).start()
         self._armed_at = now
-        self.is_armed = True
-        self._wake.set()
+        try:
+            self.is_armed = True
+            self._wake.set()
+        except BaseException:
+            # A signal: nobody may have been told.
+            self.is_armed = False
+            raise
         return True
 
     def send(self) -> None:
@@ -143,7 +150,7 @@ class Outboxes:
             lane.in_flight += number
             del self._batches[0]
             sent = send(lane.segment.kafka_topic, messages, PARTITION, batch.end)
-        except Exception:
+        except (KafkaException, BufferError, TypeError, ValueError):
             self._send_again(batch, list(range(number)))
         except BaseException:
             self._send_again(batch, [index for index, message in enumerate(messages) if "_error" in message])
