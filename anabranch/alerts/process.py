@@ -21,7 +21,7 @@ from runtime.telemetry.serving import serve_metrics
 from schemas.settings.root import Settings
 
 STALLED_SECONDS = 300.0
-"""Least time without a round after which the process counts as stalled, besides ten intervals."""
+"""Time without a round after which the process counts as stalled; ten intervals are added."""
 CLOSE_SECONDS = 5.0
 """Longest wait at a stop for notices that are on their way; the others are sent at the next start."""
 ONCE_SECONDS = 60.0

@@ -65,7 +65,7 @@ class Access:
         self._mark: tuple[int, ...] | None = None
         self._entries: list[TokenEntry] = []
         self.changes = 0
-        """Number of times the file was read again."""
+        """Number of times the known tokens changed."""
         if tokens_file is not None:
             self._mark = _file_mark(tokens_file)
             self._entries = read_tokens(tokens_file)

@@ -72,10 +72,10 @@ class PolicyColumns:
     def rest_end(self, policy: Ints, origin: Ints, made_at: Ints, regrets: Ints) -> Ints:
         """Return until when each segment rests after it was made (`past.settle_ms`); `NEVER`: it does not."""
         settle = self._settle[policy]
-        rest = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
-        rest = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[policy], NOT_DUE, rest)
-        rest = np.where(origin == BY_MERGE, self.merge_cooldown[policy], rest)
-        return np.where((origin > 0) & (settle > 0), np.minimum(made_at + rest, MAX_INSTANT_MS), NEVER)
+        wait_ms = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
+        wait_ms = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[policy], NOT_DUE, wait_ms)
+        wait_ms = np.where(origin == BY_MERGE, self.merge_cooldown[policy], wait_ms)
+        return np.where((origin > 0) & (settle > 0), np.minimum(made_at + wait_ms, MAX_INSTANT_MS), NEVER)
 
     def regret_window(self, policy: Ints, regrets: Ints, width: Ints) -> Ints:
         """Return for how long each segment has to be cold after regrets (`past.regret_window_ms`)."""

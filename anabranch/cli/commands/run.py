@@ -143,8 +143,8 @@ def _layers(clients: bool, field: bool, pulsar: bool, has_own: bool) -> list[Pat
     if clients:
         return [LOCAL, DEMONSTRATION, STORY, WITH_CLIENTS]
     clocks = [] if field or has_own else [DEMONSTRATION] if pulsar else [DEMONSTRATION, STORY]
-    place = [WITH_PULSAR] if pulsar else [] if has_own else [WITH_GENERATED]
-    return [LOCAL, *clocks, *place]
+    folders = [WITH_PULSAR] if pulsar else [] if has_own else [WITH_GENERATED]
+    return [LOCAL, *clocks, *folders]
 
 
 def _follow_run(run: Any, seconds: float | None, screen: bool, wants_report: bool) -> dict[str, Any] | None:

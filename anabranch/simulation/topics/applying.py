@@ -166,9 +166,9 @@ class Applier:
                 pruned.append(row)
             depth_columns = depth, lineage.depth(children[0])
             made = _halves(old, instant) if splits else [_union(old, other, most, instant)]
-            for place, (number, (span, past, buckets)) in enumerate(zip(children, made, strict=True), index):
-                ints[place, : IntColumn.MODIFIED] = number, *span, *depth_columns, instant, *past
-                ints[place, IntColumn.BUCKETS] = buckets
+            for child, (number, (span, past, buckets)) in enumerate(zip(children, made, strict=True), index):
+                ints[child, : IntColumn.MODIFIED] = number, *span, *depth_columns, instant, *past
+                ints[child, IntColumn.BUCKETS] = buckets
         created = np.concatenate([changed, changed[is_split] + 1])
         ints[created, IntColumn.MODIFIED : IntColumn.HOT] = NO_INSTANT
         ints[created, IntColumn.HOT] = 0

@@ -78,8 +78,8 @@ class RowEvaluator:
         state = self._rows
         clocks = state.last_split, state.last_merge, state.failures, state.failed_at
         columns = (state.policy, state.count, state.required, *clocks)
-        policy, *others = (column[rows] for column in columns)
-        return TopicColumns(policy, now, *others)
+        policy, *columns_of_rows = (column[rows] for column in columns)
+        return TopicColumns(policy, now, *columns_of_rows)
 
     def _plan_tick(self, rows: Ints, step: Ints, now: Ints, due: DueColumns) -> None:
         """Set the next tick at which each row may act, or ask for a tick of its own."""

@@ -111,6 +111,7 @@ MAX_MESSAGES, MAX_KBYTES = 100_000, 131_072
 LINGER_MS = 5.0
 """Default of `linger.ms`."""
 SMALL_BYTES = 4_096
+"""Largest value of a message that waits for others; less where Kafka takes no such message."""
 _NOT_SUPPORTED = {
     "transactional.id": "use TransactionalProducer",
     "on_delivery": "pass it to produce",

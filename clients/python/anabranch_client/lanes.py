@@ -59,7 +59,7 @@ class Lane:
         self.refused: list[tuple[PendingMessage, DeliveryError]] = []
         self.waiting: deque[PendingMessage] = deque()
         self.outbox: list[SmallMessage] = []
-        """Accepted messages that are sent together: see `outbox`."""
+        """Accepted messages that are sent together: see the module `outbox`."""
 
 
 Route: TypeAlias = "tuple[bytes | None, Lane]"

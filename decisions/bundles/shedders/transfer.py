@@ -171,7 +171,7 @@ def _count_hit(cluster: ClusterView, loads: _Loads) -> bool:
 
 
 def _transfers(cluster: ClusterView, loads: _Loads) -> tuple[list[BundleDecision], str, int, int]:
-    """Return the transfers, the last reason for one, and the numbers of brokers that gave none.
+    """Return the transfers, the reason of the first, and the numbers of brokers that gave none.
 
     One number is of those without data, the other of those with too few bundles.
     """
@@ -286,7 +286,7 @@ def _is_transferable(cluster: ClusterView, bundle: str, source: str, destination
 def filter_brokers(cluster: ClusterView, bundle: str, *, assigning: bool = False) -> list[str]:
     """The live brokers that the extensible manager's filters leave, in their order.
 
-    None where a filter fails on a version that it cannot read; `assigning`: as upstream, that filter is left out then.
+    Empty where a filter fails on a version that it cannot read; `assigning`: as upstream, that filter is left out then.
     """
     registry = cluster.snapshot.available_brokers or {}
     brokers = live_brokers(cluster)
