@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -10,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_client import producer as module
-from anabranch_client.errors import AnabranchError, MessageDiscarded
+from anabranch_client.errors import AnabranchError, MessageDiscarded, QueueFull
 from anabranch_client.lanes import Lane
 from anabranch_client.layout import Layout
-from anabranch_client.messages import DeliveryReport
+from anabranch_client.messages import DeliveryReport, PendingMessage
 from anabranch_client.producer import Producer
 from anabranch_client.sent_batch import SentBatch
 from tests.client.test_reports import CONFIG, LAYOUT, TOPIC, AnsweringKafka, FixedWatch
@@ -123,6 +125,78 @@ def test_outboxes_of_a_segment_and_its_child_go_in_that_order(kafka: RecordingKa
     producer._outboxes.touched.add(child)
     assert producer.flush(60) == 0
     assert kafka.values == [*values, b"3"]
+    producer.close()
+
+
+def test_order_of_a_key_is_kept_after_an_interrupted_send(
+    kafka: RecordingKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(BURST, TOPIC)
+    values = produce_numbers(producer, 3)
+    cast(FixedWatch, producer._watch).layout = SPLIT
+    producer._kafka.poll(0)
+    producer._settle()
+    resubmit = producer._lanes.resubmit
+
+    def interrupt(record: PendingMessage) -> None:
+        monkeypatch.setattr(producer._lanes, "resubmit", resubmit)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer._lanes, "resubmit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush(60)
+    encoded, child = cast(Any, producer._lanes.find_route(b"key"))
+    child.outbox.append((b"3", encoded, None))
+    producer._outboxes.touched.add(child)
+    assert producer.flush(60) == 0
+    assert kafka.values == [*values, b"3"]
+    producer.close()
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_messages_that_reports_produce_are_waited_for(kafka: RecordingKafka, end: str) -> None:
+    reported: list[AnabranchError | None] = []
+
+    def produce_again(error: AnabranchError | None, _: DeliveryReport) -> None:
+        producer.produce(b"again", b"key", lambda error, _: reported.append(error))
+
+    producer = Producer(BURST, TOPIC)
+    producer.produce(b"0", b"key", produce_again)
+    assert getattr(producer, end)(60) == 0
+    assert (kafka.values, reported, len(producer)) == ([b"0", b"again"], [None], 0)
+    producer.close()
+
+
+def test_bound_holds_when_a_split_brings_more_segments(kafka: RecordingKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer({**BURST, "queue.buffering.max.messages": 10}, TOPIC)
+    produce_numbers(producer, 4)
+    cast(FixedWatch, producer._watch).layout = SPLIT
+    # Kafka does not answer.
+    monkeypatch.setattr(kafka, "poll", lambda timeout: None)
+    producer.poll(0.001)
+    with pytest.raises(QueueFull):
+        produce_numbers(producer, 100)
+    assert len(producer) == 10
+
+
+def test_one_thread_at_a_time_serves_kafka(kafka: RecordingKafka) -> None:
+    producer = Producer(BURST, TOPIC)
+    serving: list[int] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def poll(timeout: float) -> None:
+        serving.append(threading.get_ident())
+        entered.set()
+        assert leave.wait(60)
+
+    kafka.poll = poll  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(producer.poll, 0)
+        assert entered.wait(60)
+        assert producer.poll(0.05) == 0
+        assert len(serving) == 1
+        leave.set()
+        assert first.result() == 0
     producer.close()
 
 

@@ -29,6 +29,7 @@ from anabranch_client.layout import Layout
 from anabranch_client.messages import DeliveryReport
 from anabranch_client.outbox import Outboxes
 from anabranch_client.producer import Producer
+from anabranch_client.reports import Reports
 from anabranch_client.sent_batch import SentBatch
 from tests.controller.conftest import NOWHERE
 
@@ -256,7 +257,7 @@ def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) 
     # librdkafka's own broker, in this process; a signal whenever this process has used some milliseconds.
     monkeypatch.setitem(module.PRODUCER_OPTIONS, "allow.auto.create.topics", True)
     batching = (Outboxes.arm, Outboxes.send, Outboxes._empty, Outboxes._send_batch, SentBatch.stored)
-    calls = (Producer.produce, Producer._send, Producer._settle, Lanes.submit, *batching)
+    calls = (Producer.produce, Producer._send, Producer._settle, Lanes.submit, Reports._call_chunk, *batching)
     codes = {call.__code__ for call in calls}
     accepted: list[bytes] = []
     doubtful: set[bytes] = set()

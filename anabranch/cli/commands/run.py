@@ -70,8 +70,8 @@ def run_command(
     Settings of your own (-c) replace conf/demonstration.toml and conf/story.toml: name those first to keep them.
     State is kept: the next run goes on where this one ended; `anabranch local reset` forgets it. Ctrl-C ends it
     cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). State and log/ of the parts
-    are in var, var/with-generated (--demand generated, --field) or var/with-pulsar (--pulsar). Exit code 1 when a part
-    was not running at the end.
+    are in var, or without -c in var/with-generated (--demand generated, --field) or var/with-pulsar (--pulsar). Exit
+    code 1 when a part was not running at the end.
     """
     if not is_local:
         raise click.UsageError(

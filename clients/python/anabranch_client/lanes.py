@@ -2,7 +2,7 @@
 
 Pure: no Kafka, no clock, no threads.
 
-Theory. Each segment has a lane, which is open at first: messages are sent at once, and any number is in flight. When
+Theory. Each segment has a lane, which is open at first: messages are sent, and any number is in flight. When
 Kafka refuses one like a sealed segment does, or a newer layout no longer has the segment, the lane is blocked: further
 messages of its hashes wait behind it, in no other lane. Once nothing is in flight, its outcome is final: refused
 messages and waiting ones are sorted by their numbers, and the lane is replaced by those of the layout. There they may

@@ -83,9 +83,10 @@ class Outboxes:
         if now - self._sent_at > self._linger_seconds:
             return False
         if self._wake is None:
-            self._wake = threading.Event()
-            work = weakref.WeakMethod(send), self._wake, self._linger_seconds
+            wake = threading.Event()
+            work = weakref.WeakMethod(send), wake, self._linger_seconds
             threading.Thread(target=_send_in_time, args=work, name="anabranch linger", daemon=True).start()
+            self._wake = wake
         self._armed_at = now
         try:
             self.is_armed = True
@@ -99,7 +100,7 @@ class Outboxes:
     def send(self) -> None:
         """Give all messages to librdkafka, or to `lanes`."""
         self.is_armed = False
-        is_interrupted = bool(self._batches)
+        is_interrupted = bool(self._batches or self._singles)
         self._empty()
         if is_interrupted or any(batch.lane.state is not LaneState.OPEN for batch in self._batches):
             singles = [record for batch in self._batches for record in batch.singles()]
@@ -144,24 +145,23 @@ class Outboxes:
 
     def _send_batch(self, batch: SentBatch) -> None:
         """Send the first of `_batches`; what librdkafka refuses is sent again, one by one."""
-        send, lane, messages, number, sent = self._produce_batch, batch.lane, batch.messages(), len(batch), 0
+        send, lane, messages, number = self._produce_batch, batch.lane, batch.messages(), len(batch)
+        refused: list[int] | None = None
         try:
             # A signal raises when `send` has returned, and nowhere else in these lines.
             lane.in_flight += number
             del self._batches[0]
-            sent = send(lane.segment.kafka_topic, messages, PARTITION, batch.end)
+            if send(lane.segment.kafka_topic, messages, PARTITION, batch.end) == number:
+                refused = []
         except (KafkaException, BufferError, TypeError, ValueError):
-            self._send_again(batch, list(range(number)))
-        except BaseException:
-            self._send_again(batch, [index for index, message in enumerate(messages) if "_error" in message])
-            raise
-        if sent < number:
-            self._send_again(batch, [index for index, message in enumerate(messages) if "_error" in message])
-
-    def _send_again(self, batch: SentBatch, refused: list[int]) -> None:
-        if refused:
-            batch.lane.in_flight -= len(refused)
-            self._singles += batch.singles(refused)
+            refused = list(range(number))
+        finally:
+            if refused is None:
+                refused = [index for index, message in enumerate(messages) if "_error" in message]
+            if refused:
+                singles, count = batch.singles(refused), len(refused)
+                self._singles += singles
+                lane.in_flight -= count
 
 
 def _send_in_time(send: weakref.WeakMethod[Callable[[], None]], wake: threading.Event, seconds: float) -> None:

@@ -1,8 +1,9 @@
 """Producer of a scalable topic, in the style of `confluent_kafka.Producer`.
 
 Stage: between the application and librdkafka. `watch` brings layouts, `lanes` decides which segment takes a message and
-when, one idempotent Kafka producer sends, `reports` calls `on_delivery`. All work is done in the calls of the
-application: `poll` or `flush` must be called regularly, as with Kafka's own producer.
+when, `outbox` which messages go together, one idempotent Kafka producer sends, `reports` calls `on_delivery`. A thread
+sends what has waited for others; the rest is done in the calls of the application: `poll` or `flush` must be called
+regularly, as with Kafka's own producer.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Producer:
         # Used for every message.
         self._routes, self._small_bytes = self._lanes.routes, self._settings.small_bytes
         self._probe = SealProbe(self._settings.kafka, self._lanes, self._lock)
+        self._servers: list[int] = []
+        """Threads that serve librdkafka: the first one; the others wait for what it brings."""
         self._timeouts_at = 0.0
         self._is_closed = False
 
@@ -107,7 +110,7 @@ class Producer:
         outbox = lane.outbox
         outbox += ((value, encoded, on_delivery),)
         outboxes.touched.add(lane)
-        if len(outbox) >= outboxes.batch or not outboxes.is_armed:
+        if len(outbox) >= outboxes.batch or not outboxes.is_armed or lane.state is not _OPEN:
             self._send_outboxes()
             if self._is_closed and (value, encoded, on_delivery) in outbox:
                 # Another thread has closed it meanwhile.
@@ -186,10 +189,15 @@ class Producer:
     def flush(self, timeout: float = -1) -> int:
         """Wait until all messages are reported, or inside of a report: ended; return the number of the others."""
         end = float("inf") if timeout < 0 else time.monotonic() + timeout
-        self._send_outboxes()
-        while (awaited := self._reports.awaited) and (left := end - time.monotonic()) > 0:
+        while (awaited := self._awaited()) and (left := end - time.monotonic()) > 0:
             self._serve(0, flush_seconds=min(left, TICK_SECONDS))
         return awaited
+
+    def _awaited(self) -> int:
+        # Reports may have produced as well.
+        if self._outboxes.is_due:
+            self._send_outboxes()
+        return self._reports.awaited
 
     def close(self, timeout: float = 30.0) -> int:
         """Flush, discard the rest with `MessageDiscarded`, and end; idempotent. Return the number discarded.
@@ -205,6 +213,8 @@ class Producer:
             self._send_outboxes()
             self._is_closed = True
             self._outboxes.admit(False)
+            # What another thread has added in between; who comes later sees that nothing more is admitted.
+            self._outboxes.send()
             discarded = self._reports.unfinished
             self._lanes.give_up(lambda record: True, lambda lane: discarded_error())
         self._kafka.purge()
@@ -221,7 +231,8 @@ class Producer:
 
     def __len__(self) -> int:
         """Number of messages that have not been reported."""
-        return self._reports.unreported + len(self._outboxes)
+        with self._lock:
+            return self._reports.unreported + len(self._outboxes)
 
     def __enter__(self) -> Producer:
         return self
@@ -241,20 +252,30 @@ class Producer:
                 self._follow_layout()
                 self._examine_lanes()
         self._probe.poll()
-        if flush_seconds is not None:
-            wait_for_reports(self._kafka.flush, flush_seconds)
-            if self._lanes.blocked or not self._reports.count:
-                # Nothing may be in flight: wait for a layout, a probe, or reports that another thread calls.
-                wait_for_reports(self._kafka.poll, TICK_SECONDS / 4)
-        elif timeout:
-            wait_for_reports(self._kafka.poll, timeout)
-        else:
-            self._kafka.poll(0)
+        thread = threading.get_ident()
+        try:
+            self._servers += (thread,)
+            if self._servers[0] == thread:
+                self._serve_kafka(timeout, flush_seconds)
+            elif timeout or flush_seconds:
+                time.sleep(min(timeout or TICK_SECONDS, TICK_SECONDS) / 4)
+        finally:
+            self._servers.remove(thread)
         called = 0
         while self._outcomes:
             self._settle()
             called += self._reports.call_due()
         return called + self._reports.call_due()
+
+    def _serve_kafka(self, timeout: float, flush_seconds: float | None) -> None:
+        """Let librdkafka report; for one thread, as only then stored messages come in their order."""
+        if flush_seconds is None:
+            wait_for_reports(self._kafka.poll, timeout)
+            return
+        wait_for_reports(self._kafka.flush, flush_seconds)
+        if self._lanes.blocked or not self._reports.count:
+            # Nothing may be in flight: wait for a layout, a probe, or reports that another thread calls.
+            wait_for_reports(self._kafka.poll, TICK_SECONDS / 4)
 
     def _flush_fully(self, timeout: float) -> Exception | None:
         """Flush, although reports raise; return what the last one raised."""
@@ -282,6 +303,7 @@ class Producer:
             return
         if layout is not None:
             self._lanes.follow(layout)
+            self._outboxes.admit(not self._is_closed)
         elif self._lanes.blocked and isinstance(error := self._watch.error, TopicRemoved):
             self._lanes.give_up(lambda record: True, lambda lane: error)
 

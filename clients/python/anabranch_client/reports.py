@@ -17,7 +17,7 @@ from anabranch_client.sent_batch import SentBatch
 
 CHUNK = 100
 """Most reports that are called before other threads see that they were: a lock for each would cost more than it."""
-_TAKING = {taker.__code__ for taker in (PendingMessage.__call__, SentBatch.end, SentBatch._end_single)}
+_TAKING = {PendingMessage.__call__.__code__, SentBatch.end.__code__}
 CHUNK_BYTES = 1_048_576
 """Their size, in which others may be produced meanwhile; larger ones are called one by one."""
 
@@ -93,11 +93,14 @@ class Reports:
                 self._calling += number
                 reports, count = due, number
             for on_delivery, error, key, value, offset, lane, _ in reports:
+                if on_delivery is None:
+                    called += 1
+                    continue
+                report = DeliveryReport()
+                report.key, report.value, report.offset, report.lane = key, value, offset, lane
+                # No call in between: a signal could raise after it, and the report would count as called.
                 called += 1
-                if on_delivery is not None:
-                    report = DeliveryReport()
-                    report.key, report.value, report.offset, report.lane = key, value, offset, lane
-                    on_delivery(error, report)
+                on_delivery(error, report)
         finally:
             with self._lock:
                 self._calling -= count
@@ -121,7 +124,9 @@ def wait_for_reports(wait: Callable[[float], object], seconds: float) -> None:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        if frame is None or frame.f_code not in _TAKING:
+        while frame is not None and frame.f_code not in _TAKING:
+            frame = frame.f_back
+        if frame is None:
             raise KeyboardInterrupt
         interrupted = True
 

@@ -85,7 +85,7 @@ class SentBatch:
     def singles(self, indices: list[int] | None = None) -> list[PendingMessage]:
         """Return messages that librdkafka does not have, by default all, to be sent one by one."""
         if indices is not None:
-            self._rest = sorted(set(range(len(self))) - set(indices))
+            self._rest = sorted(set(range(len(self.offsets), len(self))) - set(indices))
         return [self._single(index) for index in (range(len(self)) if indices is None else indices)]
 
     def _end_single(self, error: KafkaError | None, message: Message) -> PendingMessage:
