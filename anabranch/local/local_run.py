@@ -284,7 +284,7 @@ class LocalRun:
         if not self.pulsar and former not in (None, self.settings.traffic.load):
             raise SetupError(
                 f"{self.folder} has the state of a run with --demand {former}, its segments are of another kind: "
-                "`anabranch local reset` (make reset) forgets it"
+                f"`anabranch -c {file} local reset` forgets it"
             )
 
     def _check_disk(self) -> None:

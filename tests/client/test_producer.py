@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
-CHANGES = 8
+CHANGES = 16
 KEYS = [f"key-{number}" for number in range(200)]
 
 

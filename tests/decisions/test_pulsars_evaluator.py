@@ -34,7 +34,7 @@ from tests.decisions.snapshots import load, random_snapshot, snapshot
 from tests.decisions.test_differential import plainly
 from tests.harness.pulsar.evaluator import FLAGS, MAIN
 
-SNAPSHOTS = 20_000
+SNAPSHOTS = 100_000
 SHOWN = 5
 """Differences that are told in full."""
 PULSARS_OWN = list(Policy.__dataclass_fields__)[:15]

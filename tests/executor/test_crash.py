@@ -68,7 +68,7 @@ SHORT_LEASE = "lease_seconds = 6\nrequest_timeout_seconds = 3\n"
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("seed", "most"), [(1, 2), pytest.param(2, 8, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("seed", "most"), [(1, 4), pytest.param(2, 8, marks=pytest.mark.soak)])
 def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, seed: int, most: int):
     """Each of at most `most` kills is followed by the wait for the dead one's lease."""
     chance, job, recorded, kills = random.Random(seed), Job(house.lake), set(), 0
@@ -84,7 +84,7 @@ def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, see
                     process.wait(0.3)
                 read = deliver(tmp_path / "events", read, chance, job, recorded)
         kills += process.returncode == -signal.SIGKILL
-    assert kills >= min(3, most)
+    assert kills >= 3
     for one in decided:
         assert [end["status"] for end in house.ends(one)] == ["applied"]
     for topic in topics:

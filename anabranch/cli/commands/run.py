@@ -69,9 +69,9 @@ def run_command(
     \b
     Settings of your own (-c) replace conf/demonstration.toml and conf/story.toml: name those first to keep them.
     State is kept: the next run goes on where this one ended; `anabranch local reset` forgets it. Ctrl-C ends it
-    cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). State and log/ of the parts
-    are in var, or without -c in var/with-generated (--demand generated, --field) or var/with-pulsar (--pulsar). Exit
-    code 1 when a part was not running at the end.
+    cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). State and logs are in
+    var; --pulsar has var/with-pulsar, and without -c --field and --demand generated have var/with-generated. Exit code
+    1 when a part was not running at the end.
     """
     if not is_local:
         raise click.UsageError(
