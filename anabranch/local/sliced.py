@@ -18,8 +18,17 @@ _WINDOW_MS = 3_600_000
 class LabDemand:
     """See `anabranch.simulation.topics.timeline.Source`."""
 
-    def __init__(self, settings: TrafficSettings, hours: float, began_at: int, step_ms: int = STEP_MS) -> None:
-        self._demands = demands(settings, began_at / 1000 if settings.counts_from_start else 0.0)
+    def __init__(
+        self,
+        settings: TrafficSettings,
+        hours: float,
+        began_at: int,
+        step_ms: int = STEP_MS,
+        origin: int | None = None,
+    ) -> None:
+        """The demand from `began_at` on; one that counts from its start does so from `origin`, else from `began_at`."""
+        start = began_at if origin is None else origin
+        self._demands = demands(settings, start / 1000 if settings.counts_from_start else 0.0)
         self.topics = [demand.topic for demand in self._demands]
         self.began_at, self.step_ms = began_at, step_ms
         self.steps = max(1, round(hours * 3_600_000 / step_ms))

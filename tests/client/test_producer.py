@@ -72,7 +72,8 @@ def test_reports_name_segment_offset_and_position(topic: ScalableTopic) -> None:
         for number in range(6):
             producer.produce(b"%d" % number, on_delivery=lambda *report: reports.append(report))
         assert producer.flush(60) == 0
-    assert len(reports) == 6 and all(error is None for error, _ in reports)
+    assert len(reports) == 6
+    assert all(error is None for error, _ in reports)
     stored = {(segment, message.offset()): message.value() for segment, message in topic.messages()}
     assert stored == {(delivery.segment, delivery.offset): delivery.value for _, delivery in reports}
     assert {delivery.segment for _, delivery in reports} == {1, 2}

@@ -98,6 +98,15 @@ def lag_seconds(lake: str) -> float:
     return median(lags) if lags else 0.0
 
 
+def first_heard(lake: str) -> int:
+    """Return when the job accepted the first load of a topic, the median of the topics."""
+    first: dict[str, int] = {}
+    for row in _rows(lake, "segment_load", "topic", "accepted_at"):
+        accepted_at = round(row["accepted_at"].timestamp() * 1000)
+        first[row["topic"]] = min(accepted_at, first.get(row["topic"], accepted_at))
+    return round(median(first.values()))
+
+
 Change = tuple[tuple[int, int, int, int], str, Any]
 """Where it is in order, what it is, and what it says."""
 

@@ -29,7 +29,7 @@ from anabranch.simulation.topics.timeline import Source
 from decisions.autoscale.policy import read_policy
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import Settings, load_settings
-from tests.harness.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
+from tests.harness.raw_rows import counts_of, first_heard, lag_seconds, minutes_over, outcomes_of
 
 HOME = Path(__file__).resolve().parents[2]
 POLICIES = {
@@ -142,8 +142,10 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
     )
     predicted = backtest(history, {other.name: other.policy})
     on_record = RecordedDemand(*lines_of_lake(ran.lake, begin, until=end), step_ms=history.step_ms)
-    hours = (ran.ends_at - ran.began_at) / 3_600_000
-    seeded = LabDemand(ran.settings.traffic, hours, ran.began_at, history.step_ms)
+    # A job that starts beside others hears of the demand seconds after it began, and acts on nothing before.
+    step = history.step_ms
+    heard_at = other.began_at + (first_heard(other.lake) - other.began_at) // step * step
+    seeded = LabDemand(ran.settings.traffic, (other.ends_at - heard_at) / 3_600_000, heard_at, step, other.began_at)
 
     def simulated(source: Source) -> dict[str, float]:
         outcome = simulate(
