@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pydantic_core
 
-from engine.bundles.clusters import Clusters, ClusterState, HeldAt, OpenBundleDecision
+from engine.bundles.clusters import Clusters, ClusterState, LatestHold, OpenBundleDecision
 from engine.bundles.codec import pack, unpack
 from engine.bundles.cycle import Cycle
 from engine.bundles.family import BUNDLES, BundlesState
@@ -189,10 +189,10 @@ def _go_on(state: ClusterState, recorded: ClusterRows, again: ClusterRows, batch
     held = {row["subject"] for row in recorded.holds}
     for row in again.holds:
         if row["subject"] not in held:
-            state.held[row["subject"]] = HeldAt(row["gate"] if batch.is_complete else None, row["seq"] - 1)
+            state.held[row["subject"]] = LatestHold(row["gate"] if batch.is_complete else None, row["seq"] - 1)
     for row in recorded.holds:
-        state.held[row["subject"]] = HeldAt(row["gate"], row["seq"])
-    state.changes.rest = True
+        state.held[row["subject"]] = LatestHold(row["gate"], row["seq"])
+    state.changes.balancer = True
 
 
 def _by_number(rows: Iterable[RecordedRow]) -> dict[tuple[str, int], RecordedRow]:

@@ -33,15 +33,15 @@ class Retained:
         """Read the marks. Raises what Delta raises."""
         self._tables = [delta for table in _NEEDED if (delta := open_table(lake, table)) is not None]
         self._of_namespace: dict[str, datetime | None] = {}
-        self.everywhere = self._newest(EVERYWHERE)
+        self.everywhere = self._latest_mark(EVERYWHERE)
         """Midnight before which rows of all topics and clusters are removed, or None."""
-        self.anywhere = self._newest(EVERYWHERE, _ANYWHERE)
+        self.anywhere = self._latest_mark(EVERYWHERE, _ANYWHERE)
         """Midnight before which rows of some topics are removed, or None."""
 
     def of_namespace(self, namespace: str) -> datetime | None:
         """Return the midnight before which rows of a namespace (`tenant/namespace`) are removed, or None."""
         if namespace not in self._of_namespace:
-            self._of_namespace[namespace] = self._newest(EVERYWHERE, _OF_NAMESPACE + namespace)
+            self._of_namespace[namespace] = self._latest_mark(EVERYWHERE, _OF_NAMESPACE + namespace)
         return self._of_namespace[namespace]
 
     def of(self, subject: str) -> datetime | None:
@@ -55,7 +55,7 @@ class Retained:
             return self.anywhere
         return max((instant for instant in map(self.of, subjects) if instant is not None), default=self.everywhere)
 
-    def _newest(self, *names: str) -> datetime | None:
+    def _latest_mark(self, *names: str) -> datetime | None:
         days = [delta.transaction_version(name) for delta in self._tables for name in names]
         return max((_midnight(_EPOCH + timedelta(days=day)) for day in days if day is not None), default=None)
 

@@ -83,7 +83,7 @@ class LeasedTable:
                 f"{self.token}. Only one {self._holder} {self._work}; stop the other one if this one is meant"
             )
 
-    def last_seen(self, app: str) -> int:
+    def last_token(self, app: str) -> int:
         """Return the newest token of another lease on the table, as last read; 0 if there is none."""
         return self._open.transactions_as_read(app)[0] or 0
 

@@ -39,7 +39,7 @@ StoredRow = dict[str, Any]
 """A row as it was read: column to value."""
 
 
-class Forgotten(OSError):
+class VersionUnavailable(OSError):
     """A version can no longer be read from the log.
 
     Its retention has passed, or a compacted file was removed by `lake vacuum`. The commit is history; its rows are
@@ -50,8 +50,8 @@ class Forgotten(OSError):
 class Tail:
     """Follower of one table of the lake: each `read` returns the rows committed since the previous one.
 
-    When there is no version to continue from, at the first read or because the versions since are `Forgotten`, it
-    catches up by reading some versions back, or by scanning the whole table.
+    When there is no version to continue from, at the first read or after `VersionUnavailable`, it catches up by reading
+    some versions back, or by scanning the whole table.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Tail:
         """The version with which the next `read` begins; 0 before the first."""
         return self._next or 0
 
-    def newest(self, *by: str) -> list[Any]:
+    def newest_values(self, *by: str) -> list[Any]:
         """Return the first column of the newest row of each combination of `by`, over the whole table.
 
         Newest by the first column of `order`. Raises `DeltaError` or `OSError`.
         """
-        table, identity, time_column = self._newest(), self._columns[0], self._order[0]
+        table, identity, time_column = self._current_table(), self._columns[0], self._order[0]
         if table is None:
             return []
         rows = read_table(table, [identity, *by, time_column])
@@ -95,7 +95,7 @@ class Tail:
 
     def matching(self, filters: list[tuple[str, str, Any]]) -> list[StoredRow]:
         """Return all rows that pass `filters` (as of pyarrow), unordered. Raises `DeltaError` or `OSError`."""
-        table = self._newest()
+        table = self._current_table()
         return [] if table is None else read_table(table, self._columns, filters).to_pylist()
 
     def read(self, known_ids: Container[Any] = ()) -> list[StoredRow]:
@@ -105,7 +105,7 @@ class Tail:
         be read now; the next call then returns the same rows.
         """
         self.scanned = False
-        table = self._newest()
+        table = self._current_table()
         if table is None:
             return []
         version = table.version()
@@ -119,7 +119,7 @@ class Tail:
         """Return True if one request to an object store shows that `read` has no rows; False in a local lake."""
         return self._open is not None and self._next == self._open.table.version() + 1 and self._open.is_known_newest()
 
-    def _newest(self) -> DeltaTable | None:
+    def _current_table(self) -> DeltaTable | None:
         if self._open is not None:
             return self._open.newest()
         table = open_table(self._lake, self._table)
@@ -131,7 +131,7 @@ class Tail:
         if self._next is not None:
             try:
                 return _read_cdf(table, self._next, version, self._columns, self._order, self._where)
-            except Forgotten as error:
+            except VersionUnavailable as error:
                 log.warning("%s cannot be followed from version %d: %s", self._table.name, self._next, error)
         if self._backlog is None:
             self.scanned = True
@@ -150,15 +150,15 @@ def committed_rows(
 ) -> list[StoredRow]:
     """Return the rows appended by versions `first..last`, in commit order, with `COMMITTED_AT`.
 
-    Starts after the newest version that is `Forgotten`. `where` is an SQL condition. Raises `DeltaError`.
+    Skips versions that are no longer available. `where` is an SQL condition. Raises `DeltaError`.
     """
     newest = table.version() if last is None else last
     if first > newest:
         return []
     try:
         return _read_cdf(table, first, newest, columns, order, where)
-    except Forgotten:
-        start = _first_remembered(table, first, newest)
+    except VersionUnavailable:
+        start = _first_available(table, first, newest)
         return [] if start > newest else _read_cdf(table, start, newest, columns, order, where)
 
 
@@ -172,7 +172,7 @@ def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.Rec
         first = max(0, newest - span)
         try:
             changes = _read_changes(table, first, newest, f"{column} = {value}", [column, "_commit_version"])
-        except Forgotten:
+        except VersionUnavailable:
             return None
         if changes.num_rows or not first:
             break
@@ -218,28 +218,28 @@ def _read_cdf(
 def _read_changes(
     table: DeltaTable, first: int, last: int, where: str | None, columns: list[str] | None = None
 ) -> pa.Table:
-    """Return the changes of versions `first..last`. Raises `Forgotten` and `DeltaError`."""
+    """Return the changes of versions `first..last`. Raises `VersionUnavailable` and `DeltaError`."""
     try:
         # Not allow_out_of_range: it returns no rows at all if the first version is missing.
         return pa.table(table.load_cdf(starting_version=first, ending_version=last, predicate=where, columns=columns))
     except DeltaError as error:
-        raise (Forgotten if _NO_SUCH_VERSION in str(error) else DeltaError)(str(error)) from error
+        raise (VersionUnavailable if _NO_SUCH_VERSION in str(error) else DeltaError)(str(error)) from error
     except pa.ArrowInvalid as error:
         # Errors of the object store during reading arrive as this type.
-        raise (Forgotten if _NO_SUCH_FILE.search(str(error)) else DeltaError)(str(error)) from error
+        raise (VersionUnavailable if _NO_SUCH_FILE.search(str(error)) else DeltaError)(str(error)) from error
 
 
-def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
+def _first_available(table: DeltaTable, first: int, last: int) -> int:
     """Return the first version from which all up to `last` are available; `last` + 1 if none is."""
-    forgotten, remembered = first, last + 1
-    while remembered - forgotten > 1:
-        middle = (forgotten + remembered) // 2
+    missing, available = first, last + 1
+    while available - missing > 1:
+        middle = (missing + available) // 2
         try:
-            _read_changes(table, middle, remembered - 1, None, ["_commit_version"])
-            remembered = middle
-        except Forgotten:
-            forgotten = middle
-    return remembered
+            _read_changes(table, middle, available - 1, None, ["_commit_version"])
+            available = middle
+        except VersionUnavailable:
+            missing = middle
+    return available
 
 
 def _scan_table(

@@ -24,7 +24,7 @@ KEEP_ALIVE_SECONDS = 3.0
 """Shorter than a server's own (uvicorn: 5 s), so that no call uses a connection that is being closed."""
 
 _may_send: ContextVar[Callable[[], bool] | None] = ContextVar("may_send", default=None)
-"""Called right before bytes of this thread's calls are written."""
+"""Permission of this thread's requests, asked before each write to a connection: see `only_while`."""
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 """Deadline of this thread's calls, on the clock `time.monotonic`."""
 
@@ -97,10 +97,10 @@ def deadline_in(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def only_while(may_send: Callable[[], bool]) -> Iterator[None]:
-    """Raise `Withheld` instead of writing a request of this thread unless `may_send` allows it.
+    """Raise `Withheld` instead of writing bytes of this thread's requests once `may_send` says no.
 
-    `may_send` is called once the connection is open. Opening it may take long, and the permission may have ended
-    meanwhile.
+    `may_send` is called before every write: of a request's head, of each part of its body. It is not called when the
+    request is made, as opening the connection may take long and the permission may end meanwhile.
     """
     before = _may_send.set(may_send)
     try:

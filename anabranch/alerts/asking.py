@@ -35,8 +35,12 @@ class Asking:
         """`tables`: those of earlier instants, which are still open."""
         self._lake, self._sql = lake, LakeSql(lake, now, tables=tables)
 
-    def found(self, rule: Rule) -> list[RuleMatch]:
-        """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`."""
+    def matches(self, rule: Rule) -> list[RuleMatch]:
+        """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`.
+
+        The threshold is applied to the first 10 x `max_alerts` + 1,000 rows; rows after them are not read, so a rule
+        over more rows has to filter in its statement.
+        """
         matches: dict[Labels, RuleMatch] = {}
         for row in self._rows(rule.sql, 10 * rule.max_alerts + 1_000):
             value = _read_number(row.get("value"))
@@ -99,7 +103,7 @@ def rehearse(lake: str, rule: Rule, interval_seconds: float, now: datetime) -> l
     alerts: dict[Labels, Alert] = {}
     for number in range(int(-(-rule.for_ // step)), -1, -1):
         then = now - timedelta(seconds=min(number * step, rule.for_))
-        matches = Asking(lake, then).found(rule)
+        matches = Asking(lake, then).matches(rule)
         for alert in advance_rule(rule, list(alerts.values()), matches, then):
             alerts[alert.labels] = alert
         alerts = {labels: alert for labels, alert in alerts.items() if alert.status in ("pending", "firing")}

@@ -87,7 +87,7 @@ class Evaluator:
         changed: list[tuple[Alert, Rule | None, Sequence[str]]] = []
         lapsed = set() if self.rounds else {alert.key for alert in self.alerts if self._is_of_before_pause(alert, now)}
         changed += [(end_alert(self._record.alerts[key], now), None, ()) for key in lapsed]
-        matches = self._found(now)
+        matches = self._evaluate_rules(now)
         for rule in (*self._rules.rules, BROKEN):
             if rule.name in matches:
                 open_alerts = [alert for alert in self.alerts if alert.rule == rule.name and alert.key not in lapsed]
@@ -115,14 +115,14 @@ class Evaluator:
             self._record.settle(self._unsettled, self._now())
             self._unsettled = []
 
-    def _found(self, now: datetime) -> dict[str, list[RuleMatch]]:
+    def _evaluate_rules(self, now: datetime) -> dict[str, list[RuleMatch]]:
         """Return the matching rows of each rule that could be evaluated; alerts of others stay."""
         matches: dict[str, list[RuleMatch]] = {}
         faults: dict[str, str] = {}
         asking = Asking(self._lake, now, self._tables)
         for rule in self._rules.rules:
             try:
-                matches[rule.name] = asking.found(rule)
+                matches[rule.name] = asking.matches(rule)
             except AskError as error:
                 faults[rule.name] = str(error)
                 if self.faults.get(rule.name) != str(error):

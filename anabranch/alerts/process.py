@@ -94,18 +94,24 @@ class AlertMetrics(Collector):
         """Yield the metrics as they are now."""
         evaluator = self._evaluator
         yield CounterMetricFamily("anabranch_alerts_rounds", "Evaluations of all rules.", evaluator.rounds)
-        yield GaugeMetricFamily("anabranch_alerts_round_seconds", "How long the last one took.", evaluator.seconds)
         yield GaugeMetricFamily(
-            "anabranch_alerts_evaluated_at_seconds", "When it ended, seconds since 1970.", evaluator.evaluated_at
+            "anabranch_alerts_round_seconds", "Duration of the last evaluation of all rules.", evaluator.seconds
         )
         yield GaugeMetricFamily(
-            "anabranch_alerts_rule_faults", "Rules that could not be evaluated then.", len(evaluator.faults)
+            "anabranch_alerts_evaluated_at_seconds",
+            "End of the last evaluation of all rules, seconds since 1970.",
+            evaluator.evaluated_at,
+        )
+        yield GaugeMetricFamily(
+            "anabranch_alerts_rule_faults", "Rules that failed in the last evaluation.", len(evaluator.faults)
         )
         alerts = GaugeMetricFamily("anabranch_alerts", "Alerts by status.", labels=["status"])
         for status in ("pending", "firing"):
             alerts.add_metric([status], sum(alert.status == status for alert in evaluator.alerts))
         yield alerts
-        waiting = GaugeMetricFamily("anabranch_alerts_notices_waiting", "Notices not told yet.", labels=["destination"])
+        waiting = GaugeMetricFamily(
+            "anabranch_alerts_notices_waiting", "Notices not yet delivered, by destination.", labels=["destination"]
+        )
         for name, courier in self._couriers.items():
             waiting.add_metric([name], courier.waiting)
         yield waiting

@@ -144,7 +144,9 @@ class Rules(Section):
     def _names(self) -> Rules:
         names = [rule.name for rule in self.rules]
         for name in names:
-            if names.count(name) > 1 or name == BROKEN.name:
+            if name == BROKEN.name:
+                raise ValueError(f"the name {name} is taken by the rule for rules that fail: choose another")
+            if names.count(name) > 1:
                 raise ValueError(f"two rules are called {name}")
         for rule in self.rules:
             for name in rule.destinations or ():
@@ -171,7 +173,7 @@ BROKEN = Rule.model_validate(
         "summary": "the alert rule {rule} cannot be evaluated: {error}",
     }
 )
-"""Of the rules themselves: evaluated without SQL."""
+"""Fires for a rule that cannot be evaluated; built in, without SQL."""
 
 
 def read_rules(file: Path) -> Rules:

@@ -34,10 +34,10 @@ MAX_NAMESPACES = 20_000
 class BrokerReports:
     """Reports of one broker."""
 
-    seen: int = 0
+    processed_to: int = 0
     """`lastUpdate` of the newest report that a cycle has processed."""
-    counted: Report | None = None
-    """The report in effect: the last one that differed enough from its predecessor to count."""
+    in_effect: Report | None = None
+    """The last one that differed enough from its predecessor to count."""
     pending: Report | None = None
     """The newest report since the last cycle."""
     stored: Report | None = None
@@ -55,7 +55,7 @@ class OpenBundleDecision:
 
 
 @dataclass(slots=True)
-class HeldAt:
+class LatestHold:
     """Binding gate of the cluster or a broker, and the number of its holds."""
 
     gate: str | None
@@ -71,10 +71,11 @@ class ClusterChanges:
     namespaces: set[str] = field(default_factory=set)
     brokers: bool = False
     policies: bool = False
-    rest: bool = False
+    balancer: bool = False
+    """Memory, open decisions, moves or holds, which are stored as one."""
 
     def __bool__(self) -> bool:
-        return bool(self.reports or self.averages or self.namespaces or self.brokers or self.policies or self.rest)
+        return bool(self.reports or self.averages or self.namespaces or self.brokers or self.policies or self.balancer)
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class ClusterState:
     """By bundle."""
     moves: dict[str, BundleMove] = field(default_factory=dict)
     """Unloads that reports do not show yet, by bundle."""
-    held: dict[str, HeldAt] = field(default_factory=dict)
+    held: dict[str, LatestHold] = field(default_factory=dict)
     """By subject of the hold."""
     decisions: int = 0
     """Number of decisions so far."""
@@ -109,7 +110,9 @@ class ClusterState:
         if isinstance(message, BalancerPolicies):
             return is_newer(message, self.policies)
         reports = self.reports.get(message.broker)
-        return reports is None or (message.last_update > reports.seen and is_newer_report(message, reports.pending))
+        return reports is None or (
+            message.last_update > reports.processed_to and is_newer_report(message, reports.pending)
+        )
 
     def has_room(self, message: Report | Circumstance) -> bool:
         """Return whether the subject of a message is known, or fits within the limits."""
@@ -119,7 +122,7 @@ class ClusterState:
             return True
         return message.broker in self.reports or len(self.reports) < MAX_BROKERS
 
-    def lay_down(self, message: Report | Circumstance) -> None:
+    def store_message(self, message: Report | Circumstance) -> None:
         """Store a newer message."""
         if isinstance(message, BundleOwnership):
             self.ownership[message.namespace] = message
@@ -139,11 +142,11 @@ class ClusterState:
         self.open[bundle] = opened
         if opened.action == "unload" and source is not None and destination is not None:
             reports = self.reports.get(source)
-            report = None if reports is None else reports.counted
+            report = None if reports is None else reports.in_effect
             self.moves[bundle] = new_move(opened.decision_id, bundle, source, destination, opened.at, report)
-        self.changes.rest = True
+        self.changes.balancer = True
 
-    def end(self, outcome: OutcomeEvent) -> None:
+    def close_decision(self, outcome: OutcomeEvent) -> None:
         """Close a decision after its outcome.
 
         After one that was applied or expired, its bundle may be acted on again, and `REFUSED_MS` after one that was
@@ -153,7 +156,7 @@ class ClusterState:
         bundle = next((name for name, entry in self.open.items() if entry.decision_id == outcome.decision_id), None)
         if bundle is None:
             return
-        self.changes.rest = True
+        self.changes.balancer = True
         decision = self.open[bundle]
         if outcome.status == "applied" or (outcome.error or "").startswith(EXPIRED):
             del self.open[bundle]
@@ -168,9 +171,9 @@ class ClusterState:
         if outcome.status == "applied":
             move.applied_at = outcome.at
         else:
-            self.take_back(bundle)
+            self.cancel_move(bundle)
 
-    def take_back(self, bundle: str) -> None:
+    def cancel_move(self, bundle: str) -> None:
         """Drop a move that was not made, also from the balancer's memory."""
         move = self.moves.pop(bundle)
         bundles, brokers = dict(self.memory.recently_unloaded_bundles), dict(self.memory.recently_unloaded_brokers)
@@ -189,7 +192,7 @@ class ClusterState:
                 "gain_shedder": gain,
             }
         )
-        self.changes.rest = True
+        self.changes.balancer = True
 
 
 def is_newer(message: Circumstance, previous: Circumstance | None) -> bool:

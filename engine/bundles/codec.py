@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pydantic_core
 
-from engine.bundles.clusters import BrokerReports, ClusterChanges, Clusters, ClusterState, HeldAt, OpenBundleDecision
+from engine.bundles.clusters import (
+    BrokerReports,
+    ClusterChanges,
+    Clusters,
+    ClusterState,
+    LatestHold,
+    OpenBundleDecision,
+)
 from engine.bundles.moves import BundleMove
 from engine.kernel.packed import StateError, StoredPart
 from schemas.base import Wire, build_model
@@ -100,7 +107,7 @@ def _packed_fields(state: ClusterState, changes: ClusterChanges, is_base: bool) 
         fields["brokers"] = state.brokers and state.brokers.to_json()
     if changes.policies:
         fields["policies"] = state.policies and state.policies.to_json()
-    if changes.rest:
+    if changes.balancer:
         fields["rest"] = {
             "memory": state.memory.model_dump(mode="json", by_alias=True, exclude={"bundles"}),
             "open": {bundle: [entry.decision_id, entry.action, entry.at] for bundle, entry in state.open.items()},
@@ -115,14 +122,14 @@ def _packed_fields(state: ClusterState, changes: ClusterChanges, is_base: bool) 
 def _packed_reports(reports: BrokerReports | None, is_base: bool) -> dict[str, Any] | None:
     if reports is None:
         return None
-    packed: dict[str, Any] = {"seen": reports.seen}
-    if reports.counted is not None and (is_base or reports.counted is not reports.stored):
-        packed["counted"] = reports.counted.to_json()
-    elif reports.counted is not None:
+    packed: dict[str, Any] = {"seen": reports.processed_to}
+    if reports.in_effect is not None and (is_base or reports.in_effect is not reports.stored):
+        packed["counted"] = reports.in_effect.to_json()
+    elif reports.in_effect is not None:
         packed["promoted"] = True
     if reports.pending is not None:
         packed["pending"] = reports.pending.to_json()
-    reports.stored = reports.pending or reports.counted
+    reports.stored = reports.pending or reports.in_effect
     return packed
 
 
@@ -140,11 +147,11 @@ def _unpack_fields(state: ClusterState, fields: dict[str, Any]) -> None:
             continue
         reports = state.reports.setdefault(name, BrokerReports())
         if packed.get("promoted"):
-            reports.counted = reports.stored
+            reports.in_effect = reports.stored
         elif "counted" in packed:
-            reports.counted = _read_report(packed["counted"])
-        reports.seen, reports.pending = packed["seen"], _read_report(packed.get("pending"))
-        reports.stored = reports.pending or reports.counted
+            reports.in_effect = _read_report(packed["counted"])
+        reports.processed_to, reports.pending = packed["seen"], _read_report(packed.get("pending"))
+        reports.stored = reports.pending or reports.in_effect
     for name, rows in fields["averages"].items():
         if rows is None:
             state.averages.pop(name, None)
@@ -163,7 +170,7 @@ def _unpack_fields(state: ClusterState, fields: dict[str, Any]) -> None:
         state.memory = BalancerState.model_validate(balancer["memory"])
         state.open = {bundle: OpenBundleDecision(*cells) for bundle, cells in balancer["open"].items()}
         state.moves = {bundle: _read_move(*cells) for bundle, cells in balancer.get("moves", {}).items()}
-        state.held = {subject: HeldAt(*cells) for subject, cells in balancer["held"].items()}
+        state.held = {subject: LatestHold(*cells) for subject, cells in balancer["held"].items()}
         state.decisions = balancer["decisions"]
 
 

@@ -102,13 +102,13 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
         return _held_cycle(
             state, now, BundleGate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc()
         )
-    state.changes.rest = True
+    state.changes.balancer = True
     return Cycle(now, tuple(_live_reports(state)), shedding, splitting, decided)
 
 
 def _held_cycle(state: ClusterState, now: int, gate: BundleGate, detail: str, fault: str | None = None) -> Cycle:
     """Return a cycle without decisions, held by `gate`."""
-    state.changes.rest = True
+    state.changes.balancer = True
     profile = state.policies.profile if state.policies else "4.x"
     held = BundleAnswer(
         operation="shed",
@@ -225,12 +225,12 @@ def _forget_old(state: ClusterState, now: int) -> None:
     """Drop decisions, moves, reports and namespaces that are too old."""
     for bundle in [bundle for bundle, entry in state.open.items() if now - entry.at > MAX_OPEN_MS]:
         del state.open[bundle]
-        state.changes.rest = True
+        state.changes.balancer = True
     for bundle in [bundle for bundle, entry in state.moves.items() if now - entry.at > MAX_OPEN_MS]:
-        state.take_back(bundle)
+        state.cancel_move(bundle)
     brokers = state.brokers.brokers if state.brokers else {}
     for name, entry in list(state.reports.items()):
-        newest = entry.pending or entry.counted
+        newest = entry.pending or entry.in_effect
         if name not in brokers and (newest is None or now - newest.last_update > MAX_SILENCE_MS):
             del state.reports[name]
             state.changes.reports.add(name)
@@ -267,7 +267,7 @@ def _forget_brokers(state: ClusterState) -> None:
             "avg_shedder": hits.model_copy(update={"broker_hit_count_for_low": low, "broker_hit_count_for_high": high}),
         }
     )
-    state.changes.rest = True
+    state.changes.balancer = True
 
 
 def _count_reports(state: ClusterState) -> list[str]:
@@ -279,13 +279,13 @@ def _count_reports(state: ClusterState) -> list[str]:
             continue
         last = (
             None
-            if reports.counted is None or type(reports.counted) is not type(new)
-            else load_of(reports.counted, conf)
+            if reports.in_effect is None or type(reports.in_effect) is not type(new)
+            else load_of(reports.in_effect, conf)
         )
         if is_reported(last, load_of(new, conf), new.forced):
-            reports.counted = new
+            reports.in_effect = new
             sampled.append(name)
-        reports.seen, reports.pending = new.last_update, None
+        reports.processed_to, reports.pending = new.last_update, None
         state.changes.reports.add(name)
     return sampled
 
@@ -305,9 +305,9 @@ def _live_reports(state: ClusterState) -> dict[str, Report]:
     """Return the reports in effect of live brokers, by name; of all brokers while none are listed as live."""
     live = None if state.brokers is None else state.brokers.brokers
     return {
-        name: reports.counted
+        name: reports.in_effect
         for name, reports in sorted(state.reports.items())
-        if reports.counted is not None and (live is None or name in live)
+        if reports.in_effect is not None and (live is None or name in live)
     }
 
 
@@ -362,7 +362,7 @@ def _settle_moves(state: ClusterState) -> None:
     for bundle, move in list(state.moves.items()):
         if all(move.is_shown_by(bundle, reports.get(broker)) for broker in (move.source, move.destination)):
             del state.moves[bundle]
-            state.changes.rest = True
+            state.changes.balancer = True
 
 
 def _owners_of_bundles(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None:

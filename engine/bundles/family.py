@@ -110,9 +110,9 @@ class BundlesBatch:
         """Store a message for the next cycle, or close an open decision."""
         if isinstance(message, OutcomeEvent):
             if (cluster := self._of.clusters.get(message.topic)) is not None:
-                cluster.end(message)
+                cluster.close_decision(message)
             return
-        self._of.clusters.setdefault(message.cluster, ClusterState(message.cluster)).lay_down(message)
+        self._of.clusters.setdefault(message.cluster, ClusterState(message.cluster)).store_message(message)
 
     def wake(self, subject: str) -> None:
         """Do nothing: the family schedules no ticks of its own."""

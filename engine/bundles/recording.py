@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.bundles.clusters import ClusterState, HeldAt
+from engine.bundles.clusters import ClusterState, LatestHold
 from engine.bundles.cycle import FAMILY, Cycle, CycleDecision
 from engine.kernel.records import HOLD_SCHEMA, HOLDS, Output
 from schemas.bundles import BundleReading
@@ -126,7 +126,7 @@ def _hold_row(state: ClusterState, cycle: Cycle, reason: Reason, policy: str) ->
         if len(state.held) >= MAX_HELD:
             live = {state.name, *(f"{state.name}/{broker}" for broker in cycle.live)}
             state.held = {name: held for name, held in state.held.items() if name in live}
-        held_at = state.held[subject] = HeldAt(None, 0)
+        held_at = state.held[subject] = LatestHold(None, 0)
     if held_at.gate == gate:
         return None
     held_at.gate = gate

@@ -309,7 +309,7 @@ def test_failing_rule_keeps_alerts_and_alerts(lake, receiver):
 
 def test_rows_over_the_limit_are_read_to_be_counted(lake):
     few = {"name": "R", "sql": "SELECT * FROM (VALUES ('a'), ('b'), ('c')) AS t(topic)", "summary": "s"}
-    matches = Asking(lake, at(0)).found(Rule.model_validate({**few, "max_alerts": 1}))
+    matches = Asking(lake, at(0)).matches(Rule.model_validate({**few, "max_alerts": 1}))
     assert [match.labels for match in matches] == [(("topic", name),) for name in "abc"]
 
 
@@ -343,7 +343,7 @@ def test_rehearsal_shows_past_pending_and_firing(lake):
 
 def shipped_that_speak(lake, seconds):
     asking = Asking(lake, at(seconds))
-    return {rule.name for rule in read_rules(SHIPPED).rules if asking.found(rule)}
+    return {rule.name for rule in read_rules(SHIPPED).rules if asking.matches(rule)}
 
 
 def test_shipped_rules_detect_stuck_parts(lake):
@@ -388,7 +388,7 @@ def test_shipped_rules_speak_after_documented_times(lake):
         "CapBinding": 1800,
     }.items():
         rule = rules.rule(name)
-        asked = [bool(Asking(lake, at(seconds + more - rule.for_)).found(rule)) for more in (0, 1)]
+        asked = [bool(Asking(lake, at(seconds + more - rule.for_)).matches(rule)) for more in (0, 1)]
         assert asked == [False, True], name
 
 
@@ -403,7 +403,7 @@ def test_applied_decision_missing_until_layout(lake):
         *[layout_event(layout, seconds, "split", seen) for seconds in (10, 30)],
         *[layout_event(layout, seconds, "split", missed) for seconds in (10, 29)],
     )
-    found = Asking(lake, at(200)).found(read_rules(SHIPPED).rule("AppliedNotObserved"))
+    found = Asking(lake, at(200)).matches(read_rules(SHIPPED).rule("AppliedNotObserved"))
     assert [(dict(one.labels)["topic"], one.value) for one in found] == [(missed, 168)]
 
 
@@ -427,7 +427,7 @@ def test_shipped_rules_report_held_executor(lake):
     log.write(lambda _: [SafeguardAct("resume", "*", "mended", "eva", at(300))])
     rule = read_rules(SHIPPED).rule("BrakeOn")
     found = [
-        {dict(one.labels)["subject"] for one in Asking(lake, at(seconds)).found(rule)}
+        {dict(one.labels)["subject"] for one in Asking(lake, at(seconds)).matches(rule)}
         for seconds in (50, 150, 250, 350, 500)
     ]
     assert found == [set(), {"acme/shop"}, {"acme/shop", "*"}, {"acme/shop"}, set()]

@@ -29,7 +29,7 @@ def test_shipped_rules_documented_and_runnable(tmp_path):
     create_lake(tmp_path / "lake")
     asking = Asking(str(tmp_path / "lake"), at(0))
     for rule in rules.rules:
-        assert asking.found(rule) == [], rule.name
+        assert asking.matches(rule) == [], rule.name
         assert f"### {rule.name}\n" in docs
         assert rule.runbook == f"docs/alerts.md#{rule.name.lower()}"
 
@@ -50,7 +50,7 @@ def test_durations_are_seconds_or_have_a_unit():
         ({"rules": [{**RULE, "for": "soon"}]}, "'soon' is no duration; write 90s, 2m, 1h or 3d"),
         ({"rules": [{**RULE, "above": 1, "below": 2}]}, "above and below: give one of them"),
         ({"rules": [RULE, RULE]}, "two rules are called R"),
-        ({"rules": [{**RULE, "name": "AlertRuleFails"}]}, "two rules are called AlertRuleFails"),
+        ({"rules": [{**RULE, "name": "AlertRuleFails"}]}, "the name AlertRuleFails is taken"),
         ({"rules": [{**RULE, "name": "a b"}]}, "'a b' is no name"),
         ({"rules": [{**RULE, "destinations": ["x"]}]}, "no destination is called 'x'; there are: none"),
         ({"rules": [RULE], "destinations": {"a": {"kind": "mail"}}}, "destinations.a"),

@@ -100,14 +100,14 @@ def test_frame_that_is_no_message_is_refused(frame):
 def test_load_that_cannot_be_read_holds_the_cluster(cluster):  # noqa: F811
     state = ClusterState("west")
     for message in BundleRounds(Brokers(cluster)).read(NOW):
-        state.lay_down(message)
+        state.store_message(message)
     assert run_cycle(state, NOW + 1).shedding.gate != "settings"
     cluster["class"] = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
     rounds = BundleRounds(Brokers(cluster), published=published())
     [policies] = rounds.read(NOW + 2)
     assert isinstance(policies, BalancerPolicies)
     assert "there is no /loadbalance/brokers/127.0.0.1:8081" in policies.unreadable
-    state.lay_down(policies)
+    state.store_message(policies)
     held = run_cycle(state, NOW + 3).shedding
     assert (held.gate, held.decisions) == ("settings", [])
     assert "/loadbalance/brokers/127.0.0.1:8081" in held.reason
@@ -123,12 +123,12 @@ def test_extensible_brokers_asked_for_shedder(cluster):  # noqa: F811
 def test_average_goes_on_from_the_leaders():
     state = ClusterState("test")
     report = published().read_local("test", BROKER, NOW)
-    state.lay_down(report)
+    state.store_message(report)
     run_cycle(state, report.last_update + 1)
     # Pulsar's leader had five samples, three of zero; the sixth is the report's.
     assert state.averages[BUNDLE].long_term_data.num_samples == 6
     assert state.averages[BUNDLE].long_term_data.msg_rate_in == pytest.approx(37.94942649762983 * 3 / 6)
     again = report.model_copy(update={"data": report.data.model_copy(update={"last_update": report.last_update + 9})})
-    state.lay_down(again)
+    state.store_message(again)
     run_cycle(state, report.last_update + 10)
     assert state.averages[BUNDLE].long_term_data.num_samples == 7

@@ -173,4 +173,4 @@ def test_report_dated_ahead_of_batch_accepted_again():
     bucket.batch(NOW, early, tick(1))
     replay, different = replayed(bucket)
     assert different == []
-    assert replay.clusters["west"].reports["broker-1:8080"].seen == ahead
+    assert replay.clusters["west"].reports["broker-1:8080"].processed_to == ahead

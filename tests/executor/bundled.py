@@ -109,7 +109,7 @@ class Balancing:
             if is_load:
                 self.reports[message.broker] = message
             if self.state.is_news(message):
-                self.state.lay_down(message)
+                self.state.store_message(message)
         found = run_cycle(self.state, now)
         assert found is not None
         return found

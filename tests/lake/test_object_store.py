@@ -74,11 +74,11 @@ def test_open_tables_are_followed_by_one_head(store):
 def test_checking_unchanged_lease_is_one_head(store):
     leased = LeasedTable(LAKE, DEAD_LETTERS, "test", ("reason",), "tester", "writes")
     leased.check()
-    leased.last_seen("another")
+    leased.last_token("another")
     store.requests()
     for _ in range(3):
         leased.check()
-        assert leased.last_seen("another") == 0
+        assert leased.last_token("another") == 0
     assert store.requests() == [("HEAD", f"{LOG}/{2:020}.json", 404)] * 3
 
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lake.tables import create_table
-from lake.tail import Forgotten, Tail, committed_rows, newest_commit, newest_rows
+from lake.tail import Tail, VersionUnavailable, committed_rows, newest_commit, newest_rows
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DEAD_LETTERS
 from tests.examples import examples
@@ -177,7 +177,7 @@ def test_unreadable_table_is_not_treated_as_history(lake):
     file.write_bytes(b"no parquet at all, and long enough for a footer")
     with pytest.raises(DeltaError) as found:
         tail.read()
-    assert not isinstance(found.value, Forgotten)
+    assert not isinstance(found.value, VersionUnavailable)
     file.write_bytes(content)
     assert reasons(tail.read()) == ["r0"]
 

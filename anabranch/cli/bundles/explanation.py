@@ -80,7 +80,7 @@ def _compare_broker(state: ClusterState, cycle: Cycle, broker: str) -> list[str]
     if broker not in cycle.live:
         near = ", ".join(cycle.live[:5]) + (" …" if len(cycle.live) > 5 else "")
         reported = state.reports.get(broker)
-        if reported is not None and reported.counted is not None:
+        if reported is not None and reported.in_effect is not None:
             raise UnknownBroker(f"{broker} has reported, but is not among the living brokers: {near}")
         raise UnknownBroker(f"no report of {broker} is on record up to then; there are {near}")
     answer = cycle.shedding

@@ -100,7 +100,7 @@ def check_rules(context: Context, output: str) -> None:
         asking = Asking(context.settings.lake_path, utc_now())
         for rule in rules.rules:
             try:
-                asking.found(rule)
+                asking.matches(rule)
             except LakeUnreadable:
                 raise
             except AskError as error:

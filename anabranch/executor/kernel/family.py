@@ -139,7 +139,7 @@ class Actor(Protocol[Chosen, Live]):
     def call(self, decision: Chosen, live: Live, may_send: Callable[[], bool]) -> Answer:
         """Make the one call of the decision, on a subject last seen as `live`.
 
-        `may_send` must be asked right before the first byte is sent; if it says no, return `NoAnswer`.
+        `may_send` must be asked with the connection open, right before bytes are sent; if False, return `NoAnswer`.
         """
 
 

@@ -342,7 +342,7 @@ class Executor:
         recent = {(end.decision_id, end.status) for end in self._ledger.ends_since(first)}
         unrecorded = recent - self._announcer.recorded_since(first) if recent else recent
         return {decision_id for decision_id, _ in unrecorded} | self._known.intersection(
-            self._tail.newest("family", "subject", "action")
+            self._tail.newest_values("family", "subject", "action")
         )
 
     def _take_up(self, row: StoredRow) -> DecisionWork | None:

@@ -224,7 +224,7 @@ class OutcomeLedger:
     def check_lease(self) -> None:
         """Raise `LeaseLost` if another executor has taken over since."""
         self._table.check()
-        if self._shard is not None and self._table.last_seen(LEASE) % ROUND:
+        if self._shard is not None and self._table.last_token(LEASE) % ROUND:
             raise LeaseLost(
                 "an executor of an older release was started on this lake, and knows nothing of shards: stop it; this "
                 "one stops now, and shuts it out when it is started again"

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.bundles.clusters import MAX_OPEN_MS, ClusterState, HeldAt, OpenBundleDecision
+from engine.bundles.clusters import MAX_OPEN_MS, ClusterState, LatestHold, OpenBundleDecision
 from engine.bundles.codec import pack, unpack
 from engine.bundles.cycle import FAMILY, Cycle, CycleDecision
 from engine.cluster_replay import ClustersReplay, Different
@@ -182,7 +182,7 @@ class _Run:
                 bundles[arguments["bundle"]] = max(decided_at, bundles.get(arguments["bundle"], 0))
                 brokers[arguments["sourceBroker"]] = max(decided_at, brokers.get(arguments["sourceBroker"], 0))
         for row in _rows_of(self._lake, HOLDS, self._cluster, ("subject", "gate", "seq"), None, before):
-            if row["seq"] > (hold := state.held.get(row["subject"], HeldAt(None, 0))).seq:
+            if row["seq"] > (hold := state.held.get(row["subject"], LatestHold(None, 0))).seq:
                 hold.gate, hold.seq = row["gate"], row["seq"]
                 state.held[row["subject"]] = hold
         where = pc.field("type").isin(_CIRCUMSTANCES) & is_since(EVENTS, since - _EARLIER)

@@ -33,12 +33,12 @@ class BookKeeperPrograms:
     ours: Path
 
     def hands(self, folder: Path, concurrency: int = 16, heap: str = "192m") -> list[str]:
-        """The command of the hands; its log is configured in `folder`."""
-        return self._run(folder, heap, "anabranch.cli.bookies.clusters.Hands", str(concurrency))
+        """Return the command of the sidecar; its log is configured in `folder`."""
+        return self._run(folder, heap, "anabranch.bookies.Hands", str(concurrency))
 
     def writer(self, folder: Path) -> list[str]:
-        """The command of the writer of ledgers."""
-        return self._run(folder, "128m", "anabranch.cli.bookies.clusters.LedgerWriter")
+        """Return the command of the test writer of ledgers."""
+        return self._run(folder, "128m", "anabranch.bookies.LedgerWriter")
 
     def _run(self, folder: Path, heap: str, main: str, *arguments: str) -> list[str]:
         ours = sorted(self.ours.glob("*.jar"))
@@ -46,7 +46,7 @@ class BookKeeperPrograms:
 
 
 def ensure_programs(settings: Settings, say: Callable[[str], None] = lambda _: None) -> BookKeeperPrograms:
-    """The programs, compiled if they are not there or not from these sources; raises `SetupError`."""
+    """Return the programs, compiled unless they are there from these sources. Raises `SetupError`."""
     jars = ensure_pulsar(settings, say)
     ours = jars.parent / "bookies"
     ours.mkdir(exist_ok=True)

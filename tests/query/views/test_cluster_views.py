@@ -104,13 +104,13 @@ def test_usage_and_balance_are_those_of_the_reports(ask, usages):
 def test_shipped_rule_describes_cluster_events(lake_of_clusters, rule, at, said):
     hour, minute = map(int, at.split(":"))
     asking = Asking(lake_of_clusters, DAY + timedelta(hours=hour, minutes=minute))
-    assert [dict(one.labels) for one in asking.found(read_rules(SHIPPED).rule(rule))] == said
+    assert [dict(one.labels) for one in asking.matches(read_rules(SHIPPED).rule(rule))] == said
 
 
 def test_misplaced_moves_reported_when_many(lake_of_clusters):
     rule = read_rules(SHIPPED).rule("BundlesNotMoved")
     many = rule.model_copy(update={"above": 1.0})
-    (found,) = Asking(lake_of_clusters, DAY + timedelta(hours=13)).found(many)
+    (found,) = Asking(lake_of_clusters, DAY + timedelta(hours=13)).matches(many)
     assert (dict(found.labels), found.value) == ({"cluster": "west"}, 2.0)
 
 
@@ -129,5 +129,5 @@ def test_broker_over_limit_reported_unless_relieved(lake_of_clusters, ask, usage
     assert over - relieved, "somebody is told"
     assert at != "13:05" or over & relieved, "and somebody is not"
     rule = read_rules(SHIPPED).rule("OverloadNotRelieved").model_copy(update={"above": limit})
-    found = {dict(one.labels)["broker"]: one.value for one in Asking(lake_of_clusters, now).found(rule)}
+    found = {dict(one.labels)["broker"]: one.value for one in Asking(lake_of_clusters, now).matches(rule)}
     assert found == {broker: pytest.approx(min(lowest[broker])) for broker in over - relieved}

@@ -91,7 +91,7 @@ def left_in_the_middle(lake_of_switch, tmp_path):
 
 
 def said(lake, rule, at):
-    return [(dict(one.labels), one.value) for one in Asking(lake, at).found(read_rules(SHIPPED).rule(rule))]
+    return [(dict(one.labels), one.value) for one in Asking(lake, at).matches(read_rules(SHIPPED).rule(rule))]
 
 
 def test_failed_ledgers_reported_until_retried(left_in_the_middle, lake_of_switch):

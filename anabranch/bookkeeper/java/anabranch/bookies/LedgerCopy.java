@@ -1,4 +1,4 @@
-package anabranch.cli.bookies.clusters;
+package anabranch.bookies;
 
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;

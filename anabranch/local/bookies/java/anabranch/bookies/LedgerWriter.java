@@ -1,4 +1,4 @@
-package anabranch.cli.bookies.clusters;
+package anabranch.bookies;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
