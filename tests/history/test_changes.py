@@ -14,6 +14,8 @@ from anabranch.query.wording import number_words
 from decisions.autoscale.decide import decide, next_due
 from decisions.autoscale.policy import read_policy
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
+from decisions.autoscale.split_pass import hot_keys_after
+from decisions.topic.layout import SegmentLayout
 from schemas.snapshot import Snapshot
 from tests.decisions.snapshots import (
     COLD,
@@ -175,3 +177,20 @@ def test_expired_loads_count_when_reported_again():
 )
 def test_number_words_have_no_exponent(value, words):
     assert number_words(value) == words
+
+
+def test_hot_key_is_not_evaded_by_a_policy():
+    layout = SegmentLayout.create(1, NOW)
+    for _ in range(8):
+        layout = layout.split_segment(layout.active[0].segment_id, NOW)
+    loads = {segment.segment_id: msg_rate(0.0) for segment in layout.active}
+    hot = layout.active[0].segment_id
+    seen = snapshot(layout=layout, loads={**loads, hot: msg_rate(50_000.0)}, policy=DEFAULT)
+    seen = replace(seen, hot_keys=hot_keys_after(seen))
+    assert answer_words(decide(seen)) == "hold, one-hot-key"
+    splitting = {change.path for change in changes(seen) if hot in segments_of(change.answer)}
+    assert {path for path in splitting if path.startswith("policy.")} == {
+        "policy.hotKeySplits",
+        "policy.hotKeyRetrySeconds",
+    }
+    assert f"loads.{hot}.msgRateIn" in splitting

@@ -14,6 +14,7 @@ from anabranch.history.explain.inputs import Input, inputs_of
 from anabranch.query.wording import duration, instant, number_words
 from decisions.autoscale.answers import Action, Answer, Hold, Merge, Rebucket, Split
 from decisions.autoscale.decide import decide
+from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import TopicSnapshot
 from schemas.printable import printable
 
@@ -50,16 +51,18 @@ def changes(snapshot: TopicSnapshot, segment: int | None = None) -> list[Change]
     """Return the smallest change of each input that turns a hold into an action, or changes the action.
 
     With `segment`: that makes an action take the segment, or no longer take it. Changes by waiting come first, then
-    loads, consumers, open or failed decisions, and the policy.
+    loads, consumers, open or failed decisions, and the policy. A policy that splits a hot key's segment only because it
+    no longer sees the key is no remedy, and is left out; the settings of hot keys themselves stay.
     """
-    asked = _asked(decide(snapshot), segment)
+    before = decide(snapshot)
+    asked = _asked(before, segment)
     smallest: list[Change] = []
     settled: set[str] = set()
     for candidate in inputs_of(snapshot, segment):
         if candidate.instead_of in settled:
             continue
         change = _change(candidate, asked, segment)
-        if change is not None:
+        if change is not None and not _evades_hot_key(change, before):
             smallest.append(change)
             if candidate.instead_of is not None:
                 settled.add(candidate.instead_of)
@@ -84,6 +87,16 @@ def _action_words(action: Action) -> str:
 def segments_of(answer: Answer) -> tuple[int, ...]:
     """Return the segments that an answer acts on."""
     return () if isinstance(answer, Hold) else tuple(n for action in (answer, *answer.also) for n in action.ids)
+
+
+def _evades_hot_key(change: Change, before: Answer) -> bool:
+    """Return True if the policy after the change splits a segment that one hot key fills, by another field than its own."""
+    _, _, name = change.path.partition("policy.")
+    if not name or name.startswith("hotKey") or not isinstance(before, Hold):
+        return False
+    keyed = {reading.segment for reading in before.gates if reading.gate is Gate.ONE_HOT_KEY and not reading.passed}
+    actions = () if isinstance(change.answer, Hold) else (change.answer, *change.answer.also)
+    return any(isinstance(action, Split) and keyed.intersection(action.ids) for action in actions)
 
 
 def _asked(answer: Answer, segment: int | None) -> object:

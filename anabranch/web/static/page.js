@@ -59,7 +59,7 @@ const FORMS = {
       label: `segment ${segment.id}`, values: segment.load, show: percent, stroke: HUES[number % HUES.length], stepped: true,
       dash: number < HUES.length ? [] : [4, 3],
     })), limitOf(columns)],
-    axis: percent, zero: true,
+    axis: axisPercent, zero: true,
   }),
   active: (columns) => ({
     series: [{ label: "active segments", values: columns.active, show: plain(0), stroke: HUES[0], stepped: true, fill: "#4a9fce33" }],
@@ -72,10 +72,17 @@ const FORMS = {
   }),
 };
 const clock = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle: "medium" });
+// No two ticks have the same label: there are as many digits, and seconds, as lie between them.
+const axisPercent = (_, ticks) => {
+  const digits = Math.max(0, Math.ceil(-Math.log10((ticks[1] - ticks[0]) * 100) - 1e-9)) || 0;
+  return ticks.map((load) => load === null ? "" : `${(load * 100).toFixed(digits)} %`);
+};
 const axisClock = (_, ticks) => {
-  const range = ticks.at(-1) - ticks[0];
-  const parts = range > 86400 ? { day: "2-digit", month: "2-digit", hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit", ...(range < 600 ? { second: "2-digit" } : {}) };
-  const form = new Intl.DateTimeFormat("en-GB", parts);
+  const range = ticks.at(-1) - ticks[0], step = ticks[1] - ticks[0];
+  const form = new Intl.DateTimeFormat("en-GB", {
+    ...(range > 31536000 ? { year: "2-digit" } : {}), ...(range > 86400 ? { day: "2-digit", month: "2-digit" } : {}),
+    hour: "2-digit", minute: "2-digit", ...(step % 60 ? { second: "2-digit" } : {}), ...(step < 1 ? { fractionalSecondDigits: 3 } : {}),
+  });
   return ticks.map((at) => form.format(at * 1000));
 };
 const when = (at) => at === null || at === undefined ? "" : `${clock.format(at * 1000)} (${new Date(at * 1000).toISOString().slice(11, 19)} UTC)`;
@@ -93,7 +100,7 @@ function optionsOf(form, columns, width) {
       value: (plot, value, number, index) => series.show(index === null ? plot.data[number].at(-1) : value),
     }))],
     axes: [{ ...axis, values: axisClock }, ...scales.map((scale, number) => ({
-      ...axis, scale, side: number ? 1 : 3, size: 64, ...(form.axis ? { values: (_, ticks) => ticks.map(form.axis) } : {}),
+      ...axis, scale, side: number ? 1 : 3, size: 64, ...(form.axis ? { values: form.axis } : {}),
     }))],
   };
 }

@@ -66,6 +66,25 @@ def test_page_sound_in_all_themes_and_sizes(name, look, story):
     assert page.reachable() >= page.clickable()
 
 
+SPANS_S = (0.5, 5, 60, 660, 1_500, 7_200, 90_000, 40 * 86_400, 900 * 86_400)
+
+
+def test_no_axis_repeats_a_label(look, story):
+    page = look(story)
+    page.open(topic(ORDERS))
+    page.until("Gate by gate")
+    wait_until(lambda: page.all("[data-chart=loads][data-state=drawn]"), PATIENCE_S)
+    labels = """
+        const plot = document.querySelector("[data-chart=loads]").plot, [axis, least, most] = arguments;
+        plot.setScale(axis, {min: least, max: most});
+        return new Promise((done) => setTimeout(() => done(plot.axes["xy".indexOf(axis)]._values)));
+    """
+    spans = [("x", 1_795_000_000, 1_795_000_000 + span) for span in SPANS_S]
+    for axis, least, most in spans + [("y", 0, high) for high in (0.004, 0.03, 0.3, 1.08, 40)]:
+        shown = [label for label in page.driver.execute_script(labels, axis, least, most) if label]
+        assert len(shown) > 1 and len(set(shown)) == len(shown), (most - least, shown)
+
+
 class Growing:
     """A lake that a bucket writes on to while it is watched."""
 
