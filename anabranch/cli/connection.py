@@ -17,6 +17,7 @@ import click
 from anabranch.admin.credentials import credentials_of
 from anabranch.cli.admin_client import AdminInterface
 from anabranch.cli.context import Context
+from anabranch.cli.reports import reading_lake
 from schemas.ids import topic_parts
 from schemas.printable import printable
 from schemas.settings.exposure import url_exposures
@@ -41,6 +42,31 @@ def topic_name(value: str) -> str:
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return name
+
+
+class KnownTopic(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
+    """A topic in full, or as much of its end as only one topic in the lake has; only for an end is the lake read."""
+
+    name = "topic"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the full name."""
+        context = ctx.find_object(Context) if ctx else None
+        if context is None or not value or value.removeprefix("topic://").count("/") >= 2:
+            return topic_name(value)
+        from anabranch.query.topics import NoTopics, topic_on_record
+        from lake.tables import LakeError
+
+        lake = context.settings.lake_path
+        with reading_lake(lake):
+            try:
+                return topic_on_record(lake, encodable_text(value))
+            except (NoTopics, LakeError) as error:
+                reason = f"{printable(value)} is not a whole name, tenant/namespace/name, and {printable(str(error))}"
+                raise click.BadParameter(reason) from None
+
+
+KNOWN_TOPIC = KnownTopic()
 
 
 def tenant_name(value: str) -> str:

@@ -16,9 +16,13 @@ from click.testing import CliRunner
 
 from anabranch.cli.main import cli
 from anabranch.local.supervisor import lock_folder
+from decisions.topic.layout import SegmentLayout
 from schemas.settings.root import SettingsError
 from tests.cli.conftest import run
 from tests.controller.conftest import NOWHERE, run_controller
+from tests.engine.records import layout, tick
+from tests.engine.test_replay import RecordedBucket
+from tests.history.test_explain import written
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs/operations.md"
 CLOSED = f"http://{NOWHERE}"
@@ -72,6 +76,32 @@ def test_a_topic_is_created_split_merged_and_deleted(topics, namespace):
     assert segments(topics, name) == {2: (0, 0x3FFF), 4: (0x4000, 0xFFFF)}
     assert topics("delete", name, "--yes", "--force") == f"deleted {name}\n"
     assert topics.refused("show", name) == f"Error: Scalable topic not found: {name} (404)"
+
+
+@pytest.mark.process
+def test_topic_on_record_is_known_by_its_end(topics, namespace, controller, tmp_path):
+    now, name, other = 1_795_000_000_000, f"topic://{namespace}/orders", f"topic://{namespace}/prices"
+    bucket = RecordedBucket()
+    bucket.batch(now, *(layout(SegmentLayout.create(1, now), topic=each) for each in (name, other)), tick(now))
+    settings, empty = tmp_path / "known.toml", tmp_path / "empty.toml"
+    settings.write_text(f'[lake]\npath = "{written(bucket, tmp_path / "lake")}"\n')
+    empty.write_text(f'[lake]\npath = "{tmp_path / "nothing"}"\n')
+    topics("create", name, "--segments", "2")
+
+    def ask(file, *arguments):
+        return CliRunner().invoke(cli, ["--config", str(file), *arguments, "--url", controller.url])
+
+    for command in ("show", "stats", "sealed"):
+        as_json = ("--output", "json")
+        assert ask(settings, "topics", command, "orders", *as_json).stdout == topics(command, name, *as_json)
+    assert ask(settings, "topics", "split", "orders", "0").stdout == f"split segment 0 of {name}\n"
+    assert ask(settings, "policy", "show", "orders").exit_code == 0
+    nearest = ask(settings, "topics", "show", "ordrs")
+    assert (nearest.exit_code, f"the nearest names are {name}" in nearest.stderr) == (2, True), nearest.stderr
+    for arguments in (("delete", "orders", "--yes"), ("create", "orders"), ("clear-backlog", "orders", "s", "--yes")):
+        assert ask(settings, "topics", *arguments).exit_code == 2
+    without = ask(empty, "topics", "show", "orders")
+    assert (without.exit_code, "orders is not a whole name" in without.stderr) == (2, True), without.stderr
 
 
 def test_results_as_json_are_one_object(topics, namespace):

@@ -59,7 +59,6 @@ def test_processes_at_work_are_good():
         "Kafka lag": ("quiet", "unknown: the job's metrics_port is 0"),
         "load": ("good", "samples 3 s ago"),
         "executor": ("good", "1 at work"),
-        "collector": ("quiet", "unknown: its metrics_port is 0"),
     }
 
 

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from anabranch.admin.answers import Answered, Refused
 from anabranch.cli.admin_client import AdminInterface, RefusedByServer
-from anabranch.cli.connection import encodable_text, topic_name, with_connection
+from anabranch.cli.connection import KNOWN_TOPIC, with_connection
 from anabranch.cli.context import Context
-from anabranch.cli.reports import reading_lake
 from decisions.autoscale.policy import (
     POLICY_FIELDS,
     PROFILES,
@@ -40,7 +39,7 @@ def policy_command() -> None:
 
 
 @policy_command.command("show")
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @click.option("--profile", type=_PROFILE, help="Instead of the settings' [policy] profile.")
 @click.option(
     "--cluster", type=_FILE, metavar="FILE", help="Cluster policy, instead of the settings' [policy] cluster."
@@ -71,7 +70,6 @@ def show_policy(
     Policy files are TOML, or JSON as the admin REST interface has them.
     TOPIC may be the end of a name, as orders, if a single topic in the lake has it.
     """
-    topic = _named_topic(context, topic)
     if not (offline or profile or cluster or namespace or metadata):
         _show_of_server(context, admin, output, topic, explain)
         return
@@ -86,19 +84,6 @@ def show_policy(
         None if metadata is None else _read_own(metadata),
     )
     _print_policy(output, topic, chosen, resolved, {scope: str(file) for scope, file in files.items() if file}, explain)
-
-
-def _named_topic(context: Context, text: str) -> str:
-    """Return the topic that a name or its end means; only for an end is the lake asked."""
-    if not text or text.removeprefix("topic://").count("/") >= 2:
-        return topic_name(text)
-    from anabranch.query.topics import NoTopics, topic_on_record
-
-    with reading_lake(context.settings.lake_path):
-        try:
-            return topic_on_record(context.settings.lake_path, encodable_text(text))
-        except NoTopics:
-            return topic_name(text)
 
 
 def _show_of_server(context: Context, admin: AdminInterface, output: str, topic: str, explain: bool) -> None:

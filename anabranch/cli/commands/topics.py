@@ -17,6 +17,7 @@ from anabranch.cli.commands import namespaces
 from anabranch.cli.commands.adopt import adopt_topic
 from anabranch.cli.commands.topic_policy import topic_policy
 from anabranch.cli.connection import (
+    KNOWN_TOPIC,
     encodable_text,
     namespace_name,
     print_result,
@@ -43,7 +44,8 @@ def topics_command() -> None:
     """Create, look at, split, merge and delete scalable topics, and move their subscriptions.
 
     \b
-    TOPIC is topic://tenant/namespace/name, or the same without topic://. A token comes from the environment:
+    TOPIC is topic://tenant/namespace/name, or the same without topic://. Commands that neither create nor delete take
+    the end of a name, as orders, if a single topic in the lake has it. A token comes from the environment:
     ANABRANCH_CONTROLLER_TOKEN. Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 no answer.
     """
 
@@ -93,7 +95,7 @@ def list_topics(admin: AdminInterface, output: str, namespace: str, properties: 
 
 
 @topics_command.command("show")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=32, show_default=True, help="Segments and changes to list at most."
 )
@@ -113,7 +115,7 @@ def show_topic(admin: AdminInterface, output: str, topic: str, limit: int) -> No
 
 
 @topics_command.command("stats")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @with_connection
 def show_stats(admin: AdminInterface, output: str, topic: str) -> None:
     """Show what the server counts of TOPIC: segments and consumers."""
@@ -122,7 +124,7 @@ def show_stats(admin: AdminInterface, output: str, topic: str) -> None:
 
 
 @topics_command.command("sealed")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @with_connection
 def list_sealed(admin: AdminInterface, output: str, topic: str) -> None:
     """List the sealed segments of TOPIC and why each is still kept."""
@@ -135,7 +137,7 @@ def list_sealed(admin: AdminInterface, output: str, topic: str) -> None:
 
 
 @topics_command.command("split")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @click.argument("segment", type=_SEGMENT, metavar="SEGMENT")
 @with_connection
 def split_segment(admin: AdminInterface, output: str, topic: str, segment: int) -> None:
@@ -145,7 +147,7 @@ def split_segment(admin: AdminInterface, output: str, topic: str, segment: int) 
 
 
 @topics_command.command("merge")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @click.argument("first", type=_SEGMENT, metavar="FIRST")
 @click.argument("second", type=_SEGMENT, metavar="SECOND")
 @with_connection
@@ -157,7 +159,7 @@ def merge_segments(admin: AdminInterface, output: str, topic: str, first: int, s
 
 
 @topics_command.command("rebucket")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @click.argument("segment", type=_SEGMENT, metavar="SEGMENT")
 @click.argument("buckets", type=click.IntRange(1, 65_536), metavar="BUCKETS")
 @with_connection
@@ -169,7 +171,7 @@ def rebucket_segment(admin: AdminInterface, output: str, topic: str, segment: in
 
 
 @topics_command.command("seek")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")
 @click.option("--timestamp", type=click.IntRange(min=0), metavar="MS", help="Milliseconds since 1970-01-01T00:00:00Z.")
 @click.option("--ago", type=DURATION, help="Instead: this long before now, by this machine's clock; 90s, 2h, 7d.")
@@ -225,7 +227,7 @@ def delete_topic(admin: AdminInterface, output: str, topic: str, force: bool, ye
 
 
 @topics_command.command("watch")
-@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("topic", type=KNOWN_TOPIC, metavar="TOPIC")
 @click.option(
     "--every",
     type=DURATION,

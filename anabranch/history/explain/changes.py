@@ -90,7 +90,7 @@ def segments_of(answer: Answer) -> tuple[int, ...]:
 
 
 def _evades_hot_key(change: Change, before: Answer) -> bool:
-    """Return True if the policy after the change splits a segment that one hot key fills, by another field than its own."""
+    """Return True if the policy after the change splits a segment that one hot key fills, by no field of hot keys."""
     _, _, name = change.path.partition("policy.")
     if not name or name.startswith("hotKey") or not isinstance(before, Hold):
         return False
