@@ -30,7 +30,8 @@ from anabranch.local.broker import EmbeddedBroker, free_ports
 from anabranch.local.setup import ensure_jars
 from runtime.java_home import SetupError
 from schemas.settings.root import load_settings
-from tests.client.proof_check import KINDS, Verdict, check, read_lines
+from tests.client.proof_check import KINDS, Checker, Verdict
+from tests.client.proof_record import Record
 from tests.client.scalable_topic import ScalableTopic
 from tests.client.three_brokers import ThreeBrokers
 from tests.controller.processes import ROOT, ControllerProcess
@@ -38,6 +39,11 @@ from tests.controller.processes import ROOT, ControllerProcess
 Brokers = EmbeddedBroker | ThreeBrokers
 NAME = "topic://acme/proof/orders"
 SUBSCRIPTIONS = {"stream": "STREAM", "queue": "QUEUE", "checkpoint": "CHECKPOINT"}
+KAFKA = {
+    "producer": {"linger.ms": 20},
+    **{kind: {"fetch.min.bytes": 131_072, "fetch.wait.max.ms": 200} for kind in KINDS},
+}
+"""Settings of the clients: fewer requests, as all of them and the broker share a machine."""
 MAX_SEGMENTS = 4
 STALL_SECONDS = 10.0
 READ_SECONDS, FAULTY_READ_SECONDS = 600.0, 60.0
@@ -57,12 +63,17 @@ class Proof:
         self.lives: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         """Splits, merges and disturbances so far."""
+        self.began = time.monotonic()
+        self.produced_seconds = 0.0
         self.faults: list[str] = []
         """Phases that did not end as they should."""
         self.names = {
             "producer": ["p0", "p1", "p2"],
             **{kind: [f"{kind}-{n}" for n in range(consumers)] for kind in KINDS},
         }
+        self.checker = Checker(
+            {kind: [Record(self.record(kind, name)) for name in names] for kind, names in self.names.items()}
+        )
 
     def start_controller(self) -> None:
         """Start the controller where it was before."""
@@ -74,12 +85,13 @@ class Proof:
         order = {
             "kind": kind,
             "name": name,
+            "number": self.names[kind].index(name),
             "life": self.lives[name],
             "rate": self.rate / 3,
             "topic": NAME,
             "subscription": f"of-{kind}",
             "record": str(self.record(kind, name)),
-            "config": {**self.topic.config(), "log_level": 0},
+            "config": {**self.topic.config(), "log_level": 0, **KAFKA[kind]},
         }
         self.lives[name] += 1
         command = [sys.executable, "-m", "tests.client.proof_worker", json.dumps(order)]
@@ -88,7 +100,7 @@ class Proof:
 
     def record(self, kind: str, name: str) -> Path:
         """Return the file of a process's record; its lives share it."""
-        return self.folder / f"{kind}.{name}.jsonl"
+        return self.folder / f"{kind}.{name}.rows"
 
     def attempt(self, phase: str, run: Callable[[], object]) -> None:
         """Run a phase; one that fails is a fault of the whole, which goes on to its verdict."""
@@ -132,14 +144,17 @@ class Proof:
 
     def verdict(self) -> Verdict:
         """Judge the records, and how the phases ended."""
-        verdict = check(
-            {
-                kind: [read_lines(file) for name in names if (file := self.record(kind, name)).exists()]
-                for kind, names in self.names.items()
-            }
-        )
+        self.checker.read()
+        verdict = self.checker.verdict()
         verdict.faults[:0] = self.faults
         return verdict
+
+    def follow(self) -> None:
+        """Check what is settled meanwhile, and print how far everybody is."""
+        self.checker.read(time.monotonic_ns() - int(2 * STALL_SECONDS * 1e9))
+        seconds, produced = time.monotonic() - self.began, self.checker.recorded("producer")
+        read = ", ".join(f"{kind} {self.checker.recorded(kind)}" for kind in KINDS)
+        print(f"{seconds:.0f} s: {produced} acknowledged, recorded by {read}", file=sys.stderr, flush=True)
 
     def end(self, kind: str) -> None:
         """End the processes of a kind cleanly."""
@@ -205,10 +220,12 @@ def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) 
         for party in parties:
             time.sleep(seconds / len(parties))
             proof.attempt(party, partial(proof.disturb, party))
+            proof.follow()
     finally:
         over.set()
         changing.join()
     proof.attempt("flush", partial(proof.end, "producer"))
+    proof.produced_seconds = time.monotonic() - proof.began
     began = time.monotonic()
     while (verdict := proof.verdict()).is_unread:
         if time.monotonic() > began + (FAULTY_READ_SECONDS if verdict.faults else READ_SECONDS):
@@ -242,6 +259,7 @@ def main(
         broker = stack.enter_context(brokers(home, jars, three_brokers, seed))
         proof = stack.enter_context(running(home, broker, rate, consumers, seed))
         verdict = prove(proof, minutes * 60, parties, pause)
+        print(f"{verdict.produced / proof.produced_seconds:.0f} messages a second over {proof.produced_seconds:.0f} s")
         print(", ".join(f"{name} {count}" for name, count in sorted(proof.done.items())))
         print(verdict)
     sys.exit(not verdict.is_right)

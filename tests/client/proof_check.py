@@ -1,17 +1,24 @@
-"""Checker of `tests.client.proof`: knows every message from the records of all processes."""
+"""Checker of `tests.client.proof`: knows every message from the records of all processes.
+
+It reads them while they grow. What it keeps are the intervals of each key's numbers that it has seen, so its memory
+depends on keys and gaps, and not on messages.
+"""
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
-from pathlib import Path
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.client.proof_record import POSITION, PRODUCED, ROW, RUN, Record, Rows, key_name
 
 KINDS = ("stream", "queue", "checkpoint")
-Line = dict[str, Any]
+KEY_BITS = 40
+"""Numbers of a key are smaller than this power of two, so that a key's rank and a number fit into one column."""
+Numbers = NDArray[np.int64]
 
 
 @dataclass
@@ -49,75 +56,137 @@ class Verdict:
         return "\n".join(lines + self.losses)
 
 
-def read_lines(file: Path) -> list[Line]:
-    """Return the lines of a record; the last one of a killed process may be incomplete."""
-    return [json.loads(line) for line in file.read_text().split("\n")[:-1]]
+class Coverage:
+    """Numbers that a group of processes has recorded, by key."""
+
+    def __init__(self) -> None:
+        self._intervals = np.empty(0, ROW)
+        """Disjoint, by key and number."""
+        self.recorded = self.out_of_order = 0
+        """Messages with repeated ones; runs that came before messages of their key in front of them."""
+        self.produced: dict[int, int] = {}
+        self.positions: dict[int, int] = {}
+        """Greatest offset of each segment."""
+
+    def add(self, rows: Rows) -> None:
+        """Add rows in the order of their time."""
+        for row in rows[rows["kind"] == PRODUCED]:
+            self.produced[int(row["key"])] = int(row["last"]) + 1
+        positions = rows[rows["kind"] == POSITION]
+        for segment in np.unique(positions["key"]):
+            last = int(positions["last"][positions["key"] == segment].max())
+            self.positions[int(segment)] = max(last, self.positions.get(int(segment), -1))
+        runs = rows[rows["kind"] == RUN]
+        if not len(runs):
+            return
+        self.recorded += int((runs["last"] + 1 - runs["first"]).sum())
+        both = np.concatenate((self._intervals, runs))
+        _, ranks = np.unique(both["key"], return_inverse=True)
+        firsts, ends = (ranks << KEY_BITS) + both["first"], (ranks << KEY_BITS) + both["last"] + 1
+        # The first delivery of a message comes after those of all messages of its key before it.
+        order = np.argsort(ranks, kind="stable")
+        before = np.maximum(_reached_before(ends[order]), ranks[order] << KEY_BITS)
+        self.out_of_order += int(((firsts[order] > before) & (order >= len(self._intervals))).sum())
+        order = np.argsort(firsts, kind="stable")
+        begins = firsts[order] > _reached_before(ends[order])
+        last_end = np.maximum.accumulate(ends[order])[np.append(begins[1:], True)]
+        self._intervals = both[order][begins]
+        self._intervals["last"] = (last_end & ((1 << KEY_BITS) - 1)) - 1
+
+    def counts(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return by key the position after its greatest number, and how many different numbers there were."""
+        tops: dict[int, int] = {}
+        counts: Counter[int] = Counter()
+        for row in self._intervals:
+            key, end = int(row["key"]), int(row["last"]) + 1
+            tops[key] = end
+            counts[key] += end - int(row["first"])
+        return tops, counts
 
 
-def check(records: dict[str, list[list[Line]]]) -> Verdict:
-    """Judge the records of all processes, by kind: `producer` and those of `KINDS`."""
-    verdict = Verdict()
-    lines = [(kind, line) for kind, processes in records.items() for process in processes for line in process]
-    verdict.faults = [f"{kind}: {line['fault']}" for kind, line in lines if "fault" in line]
-    acknowledged: Counter[str] = Counter()
-    produced: dict[str, int] = {}
-    for kind, line in lines:
-        if kind == "producer":
-            for key, count in line.get("acknowledged", {}).items():
-                acknowledged[key] = max(acknowledged[key], count)
-            produced |= line.get("produced", {})
-    for key, count in produced.items():
-        if acknowledged[key] != count:
-            verdict.faults.append(f"{key}: {count} produced, {acknowledged[key]} acknowledged")
-    verdict.produced = acknowledged.total()
-    stored = _last_offsets([line for kind, line in lines if kind == "producer"], "stored")
-    for kind in KINDS:
-        processes = records.get(kind, [])
+def _reached_before(ends: Numbers) -> Numbers:
+    """Return the greatest of the ends before each; -1 for the first."""
+    return np.append(-1, np.maximum.accumulate(ends)[:-1])
+
+
+class Checker:
+    """The records of all processes, by kind: `producer` and those of `KINDS`."""
+
+    def __init__(self, records: Mapping[str, list[Record]]) -> None:
+        self._records = records
         # The consumers of a subscription share its messages; each checkpoint consumer reads all of them.
-        for group in [[process] for process in processes] if kind == "checkpoint" else [processes] if processes else []:
-            lines_of_group = [line for process in group for line in process]
-            lost = verdict.lost[kind]
-            _check_group(verdict, kind, lines_of_group, acknowledged)
-            if verdict.lost[kind] > lost:
-                verdict.losses += _unread_segments(kind, stored, _last_offsets(lines_of_group, "read"))
-    return verdict
+        self._groups = [
+            (kind, Coverage(), group)
+            for kind, all in records.items()
+            for group in ([[record] for record in all] if kind == "checkpoint" else [all])
+        ]
+        self._later = [np.empty(0, ROW) for _ in self._groups]
+        """Rows of each group that were read and not counted yet."""
+
+    def read(self, until_ns: float = float("inf")) -> None:
+        """Count what was recorded before a time: a process that was stopped may still add to what is younger."""
+        for index, (_, coverage, group) in enumerate(self._groups):
+            rows = np.concatenate([self._later[index], *(record.read() for record in group)])
+            rows = rows[np.argsort(rows["at"], kind="stable")]
+            count = int(np.searchsorted(rows["at"], until_ns))
+            coverage.add(rows[:count])
+            self._later[index] = rows[count:]
+
+    def recorded(self, kind: str) -> int:
+        """Return the number of messages that processes of a kind have recorded, with repeated ones."""
+        return sum(coverage.recorded for name, coverage, _ in self._groups if name == kind)
+
+    def verdict(self) -> Verdict:
+        """Judge what was counted."""
+        verdict = Verdict()
+        for kind, records in self._records.items():
+            verdict.faults += [f"{kind}: {fault}" for record in records for fault in record.faults()]
+        acknowledged: dict[int, int] = {}
+        stored: dict[int, int] = {}
+        for kind, coverage, _ in self._groups:
+            if kind == "producer":
+                acknowledged, stored = coverage.counts()[0], coverage.positions
+                _check_reports(verdict, coverage)
+        for kind, coverage, _ in self._groups:
+            if kind != "producer":
+                _check_group(verdict, kind, coverage, acknowledged, stored)
+        return verdict
 
 
-def _last_offsets(lines: Iterable[Line], name: str) -> dict[str, int]:
-    """Return the greatest recorded offset of each segment."""
-    offsets: dict[str, int] = {}
-    for line in lines:
-        for segment, offset in line.get(name, {}).items():
-            offsets[segment] = max(offset, offsets.get(segment, -1))
-    return offsets
+def _check_reports(verdict: Verdict, coverage: Coverage) -> None:
+    """Judge the reports of producers: each message's once, in the order of its key."""
+    acknowledged, counts = coverage.counts()
+    verdict.produced = sum(counts.values())
+    if coverage.out_of_order:
+        verdict.faults.append(f"producer: {coverage.out_of_order} reports out of order")
+    if coverage.recorded > verdict.produced:
+        verdict.faults.append(f"producer: {coverage.recorded - verdict.produced} reports of messages reported before")
+    for key, count in coverage.produced.items():
+        if acknowledged.get(key, 0) != count:
+            verdict.faults.append(f"{key_name(key)}: {count} produced, {acknowledged.get(key, 0)} acknowledged")
 
 
-def _unread_segments(kind: str, stored: dict[str, int], read: dict[str, int]) -> list[str]:
+def _check_group(
+    verdict: Verdict, kind: str, coverage: Coverage, acknowledged: dict[int, int], stored: dict[int, int]
+) -> None:
+    tops, counts = coverage.counts()
+    different = sum(counts.values())
+    verdict.consumed[kind] += different
+    verdict.duplicates[kind] += coverage.recorded - different
+    verdict.out_of_order[kind] += coverage.out_of_order if kind != "queue" else 0
+    # Beyond the acknowledged ones there may be some of a killed producer, but none without those before it.
+    keys = acknowledged.keys() | tops.keys()
+    lost = sum(max(acknowledged.get(key, 0), tops.get(key, 0)) - counts.get(key, 0) for key in keys)
+    verdict.lost[kind] += lost
+    if lost:
+        short = [key for key, count in acknowledged.items() if tops.get(key, 0) < count]
+        passed = [key for key, top in tops.items() if counts[key] < top]
+        verdict.losses.append(f"{kind}: lost at the ends of {len(short)} keys, before later ones of {len(passed)} keys")
+        verdict.losses += _unread_segments(kind, stored, coverage.positions)
+
+
+def _unread_segments(kind: str, stored: dict[int, int], read: dict[int, int]) -> list[str]:
     """Return a sentence for each segment that was not read to its end, or for their lack."""
-    behind = [segment for segment in sorted(stored, key=int) if read.get(segment, -1) < stored[segment]]
+    behind = [segment for segment in sorted(stored) if read.get(segment, -1) < stored[segment]]
     unread = [f"{kind}: segment {id} read up to {read.get(id, -1)}, written up to {stored[id]}" for id in behind]
     return unread or [f"{kind}: every segment was read to its end, so messages were passed over"]
-
-
-def _check_group(verdict: Verdict, kind: str, lines: Iterable[Line], acknowledged: Counter[str]) -> None:
-    seen: dict[str, bytearray] = defaultdict(bytearray)
-    received, lost = 0, verdict.lost[kind]
-    for line in sorted((line for line in lines if "runs" in line), key=itemgetter("at")):
-        for key, first, last in line["runs"]:
-            numbers = seen[key]
-            received += last + 1 - first
-            if kind != "queue" and first > len(numbers):
-                # The first delivery of a message comes after those of all messages of its key before it.
-                verdict.out_of_order[kind] += 1
-            numbers.extend(bytes(max(last + 1 - len(numbers), 0)))
-            numbers[first : last + 1] = b"\x01" * (last + 1 - first)
-    different = sum(numbers.count(1) for numbers in seen.values())
-    verdict.consumed[kind] += different
-    verdict.duplicates[kind] += received - different
-    verdict.lost[kind] += sum(count - seen[key][:count].count(1) for key, count in acknowledged.items())
-    # Beyond the acknowledged ones there may be some of a killed producer, but none without those before it.
-    verdict.lost[kind] += sum(numbers[acknowledged[key] :].count(0) for key, numbers in seen.items())
-    if verdict.lost[kind] > lost:
-        short = [key for key, count in acknowledged.items() if len(seen[key]) < count]
-        passed = [key for key, numbers in seen.items() if numbers.count(0)]
-        verdict.losses.append(f"{kind}: lost at the ends of {len(short)} keys, before later ones of {len(passed)} keys")

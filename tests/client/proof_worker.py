@@ -1,19 +1,17 @@
 """A producer or consumer of `tests.client.proof`, as a process that may be killed at any time.
 
-Its record is a file of JSON lines, each written at once: what a producer has had acknowledged, and what a consumer has
-received, before it acknowledges it; both with the last offset of each segment. SIGTERM ends it cleanly.
+It records what a producer has had acknowledged, and what a consumer has received, before it acknowledges it. SIGTERM
+ends it cleanly.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,11 +21,16 @@ from anabranch_client import CheckpointConsumer, Producer, QueueConsumer, Stream
 from anabranch_client.errors import AnabranchError, AssignmentLost
 from anabranch_client.messages import DeliveryReport
 from anabranch_client.received import ReceivedMessage
+from tests.client.proof_record import PRODUCED, Recorder, key_of, rows_of, runs_of, runs_of_values
 
 Client = TypeVar("Client")
 KEYS = 40
 """Keys of each life of a producer."""
 FLUSH_SECONDS = 300.0
+BATCH = 5_000
+"""Most messages that a consumer takes at once."""
+RECORD_MESSAGES = 1_000
+"""Reports after which a producer records them, and the most messages between two calls of `poll`."""
 
 
 class Worker:
@@ -36,26 +39,12 @@ class Worker:
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.end = threading.Event()
-        self._file = os.open(order["record"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.record = Recorder(Path(order["record"]))
         signal.signal(signal.SIGTERM, lambda *_: self.end.set())
 
-    def write(self, **line: Any) -> None:
-        os.write(self._file, json.dumps({"at": time.monotonic_ns(), **line}).encode() + b"\n")
-
-    def received(self, messages: list[Any]) -> None:
-        """Record messages as runs of successive numbers of a key."""
-        at, runs = time.monotonic_ns(), {}
-        read: dict[int, int] = {}
-        ended: list[tuple[str, int, int]] = []
-        for message in messages:
-            read[segment_of(message)] = message.offset()
-            key, number = message.key().decode(), int(message.value())
-            first, last = runs.get(key, (number, number - 1))
-            if number != last + 1:
-                ended.append((key, first, last))
-                first = number
-            runs[key] = first, number
-        self.write(at=at, runs=ended + [(key, *run) for key, run in runs.items()], read=read)
+    def received(self, messages: list[Any], positions: dict[int, int]) -> None:
+        """Record messages, and the last offset of each of their segments."""
+        self.record.write(runs_of(messages, time.monotonic_ns()), positions)
 
     def connected(self, connect: Callable[[], Client]) -> Client:
         """Return a new client, once the controller answers: it may be away for longer than a client waits."""
@@ -67,51 +56,48 @@ class Worker:
                     raise
 
     def produce(self) -> None:
-        """Write at a rate until the end; each life has keys of its own."""
-        keys = [f"{self.order['name']}.{self.order['life']}-{number}" for number in range(KEYS)]
-        produced: Counter[str] = Counter()
-        acknowledged: Counter[str] = Counter()
-        changed: set[str] = set()
-        stored: dict[int, int] = {}
+        """Write at a rate until the end; each life has keys of its own, which take turns."""
+        names = [key_of(self.order["number"], self.order["life"], number) for number in range(KEYS)]
+        keys = [name.to_bytes(8, "little") for name in names]
+        reports: list[DeliveryReport] = []
 
         def report(error: AnabranchError | None, delivery: DeliveryReport) -> None:
-            key, number = (delivery.key or b"").decode(), int(delivery.value or b"")
-            if error is not None or number != acknowledged[key]:
-                self.write(fault=f"report of {key} {number}: {error or 'out of order'}")
-            acknowledged[key] += 1
-            changed.add(key)
-            if error is None and delivery.offset is not None:
-                stored[delivery.segment] = delivery.offset
+            if error is not None:
+                self.record.fault(f"report of {delivery.value!r}: {error}")
+            reports.append(delivery)
 
         def record() -> None:
-            self.write(acknowledged={key: acknowledged[key] for key in changed}, stored=stored)
-            changed.clear()
-            stored.clear()
+            if reports:
+                stored = {each.segment: each.offset for each in reports if each.offset is not None}
+                values = [each.value or b"" for each in reports]
+                reports.clear()
+                self.record.write(runs_of_values(values, time.monotonic_ns()), stored)
 
         with self.connected(lambda: Producer(self.order["config"], self.order["topic"])) as producer:
             began, count = time.monotonic(), 0
             while not self.end.is_set():
-                for _ in range(min(int((time.monotonic() - began) * self.order["rate"]) - count, 1_000)):
+                for _ in range(min(int((time.monotonic() - began) * self.order["rate"]) - count, RECORD_MESSAGES)):
                     key = keys[count % KEYS]
                     try:
-                        producer.produce(str(produced[key]), key, report)
+                        producer.produce(key + (count // KEYS).to_bytes(8, "little"), key, report)
                     except BufferError:
                         break
-                    produced[key] += 1
                     count += 1
                 producer.poll(0.01)
-                record()
+                if len(reports) >= RECORD_MESSAGES:
+                    record()
             producer.flush(FLUSH_SECONDS)
             record()
-        self.write(produced=produced)
+        last = [(count - 1 - number) // KEYS for number in range(KEYS)]
+        self.record.write(rows_of(PRODUCED, time.monotonic_ns(), names, 0, last), {})
 
     def read_stream(self) -> None:
         with StreamConsumer(
             self.order["config"], self.order["topic"], self.order["subscription"], self.order["name"]
         ) as consumer:
             while not self.end.is_set():
-                if messages := consumer.consume(1_000, 0.2):
-                    self.received(messages)
+                if messages := consumer.consume(BATCH, 0.2):
+                    self.received(messages, last_of_batch(messages))
                     with suppress(AssignmentLost):
                         consumer.acknowledge(messages[-1])
 
@@ -120,8 +106,8 @@ class Worker:
             lambda: QueueConsumer(self.order["config"], self.order["topic"], self.order["subscription"])
         ) as consumer:
             while not self.end.is_set():
-                if messages := consumer.consume(1_000, 0.2):
-                    self.received(messages)
+                if messages := consumer.consume(BATCH, 0.2):
+                    self.received(messages, last_of_batch(messages))
                     for message in messages:
                         with suppress(AssignmentLost):
                             consumer.acknowledge(message)
@@ -131,18 +117,22 @@ class Worker:
         saved = file.read_bytes() if file.exists() else None
         with self.connected(lambda: CheckpointConsumer(self.order["config"], self.order["topic"], saved)) as consumer:
             while not self.end.is_set():
-                if messages := consumer.consume(1_000, 0.2):
-                    self.received(messages)
+                if messages := consumer.consume(BATCH, 0.2):
+                    last = {message.topic(): message.offset() for message in messages}
+                    self.received(messages, {segment_of(topic): offset for topic, offset in last.items()})
                     new = file.with_suffix(".new")
                     new.write_bytes(consumer.checkpoint())
                     new.replace(file)
 
 
-def segment_of(message: Any) -> int:
-    """Return the id of a message's segment; those of a checkpoint consumer are Kafka's own."""
-    if isinstance(message, ReceivedMessage):
-        return message.segment()
-    return int(message.topic().split("..")[4].rpartition("-")[2])
+def last_of_batch(messages: list[ReceivedMessage]) -> dict[int, int]:
+    """Return the last offset of the segment that all of them come from."""
+    return {messages[-1].segment(): messages[-1].offset()}
+
+
+def segment_of(topic: str) -> int:
+    """Return the id of the segment that a Kafka topic is."""
+    return int(topic.split("..")[4].rpartition("-")[2])
 
 
 def main(order: str) -> None:
@@ -158,7 +148,7 @@ def main(order: str) -> None:
     try:
         work[worker.order["kind"]]()
     except Exception as fault:
-        worker.write(fault=repr(fault))
+        worker.record.fault(repr(fault))
         raise
 
 
