@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, BookKeeperSidecar
 from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import process_seconds, resident_kb
@@ -55,10 +55,10 @@ def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
 def _measure(work: Path, rounds: int) -> list[dict[str, float]]:
     with two_clusters(work, bookies=1) as keepers:
         addresses = {name: BookKeeperAddress(cluster.uri) for name, cluster in keepers.clusters.items()}
-        command = keepers.programs.hands(work, CONCURRENCY)
-        with LedgerHands(command, addresses, work / "hands.log", CONCURRENCY) as hands:
+        command = keepers.programs.sidecar(work, CONCURRENCY)
+        with BookKeeperSidecar(command, addresses, work / "hands.log", CONCURRENCY) as sidecar:
             ledgers = keepers.writer.write(keepers.clusters["old"].uri, LEDGERS)
-            return [_round(hands, ledgers) for _ in range(rounds)]
+            return [_round(sidecar, ledgers) for _ in range(rounds)]
 
 
 @contextmanager
@@ -85,10 +85,10 @@ def two_clusters(folder: Path, bookies: int) -> Iterator[BookKeepers]:
             server.kill()
 
 
-def _round(hands: LedgerHands, ledgers: list[int]) -> dict[str, float]:
-    hands.open("old", ledgers[0])
-    assert hands.pid is not None
-    before = process_seconds(hands.pid)
+def _round(sidecar: BookKeeperSidecar, ledgers: list[int]) -> dict[str, float]:
+    sidecar.open("old", ledgers[0])
+    assert sidecar.pid is not None
+    before = process_seconds(sidecar.pid)
     with ThreadPoolExecutor(CONCURRENCY) as pool:
 
         def timed(work: Callable[[int], object]) -> tuple[float, list[object]]:
@@ -96,18 +96,18 @@ def _round(hands: LedgerHands, ledgers: list[int]) -> dict[str, float]:
             done = list(pool.map(work, ledgers))
             return time.perf_counter() - began, done
 
-        copying, _ = timed(lambda ledger: hands.copy("old", "new", ledger, time.time() + 600))
-        verifying, same = timed(lambda ledger: hands.verify("old", "new", ledger).same)
+        copying, _ = timed(lambda ledger: sidecar.copy("old", "new", ledger, time.time() + 600))
+        verifying, same = timed(lambda ledger: sidecar.verify("old", "new", ledger).same)
         if not all(same):
             raise SystemExit("a copy differs")
-        deleting, _ = timed(lambda ledger: hands.delete("new", ledger, time.time() + 600))
+        deleting, _ = timed(lambda ledger: sidecar.delete("new", ledger, time.time() + 600))
     return {
         "copy_seconds": round(copying, 2),
         "verify_seconds": round(verifying, 2),
         "delete_seconds": round(deleting, 2),
         "copied_and_verified_a_minute": round(60 * LEDGERS / (copying + verifying)),
-        "cpu_seconds": round(process_seconds(hands.pid) - before, 2),
-        "resident_mb": resident_kb(hands.pid) // 1024,
+        "cpu_seconds": round(process_seconds(sidecar.pid) - before, 2),
+        "resident_mb": resident_kb(sidecar.pid) // 1024,
     }
 
 

@@ -4,7 +4,7 @@ Run as `python -m benchmarks.switches [--quick]`. Two clusters of two bookies, e
 this machine; records as Pulsar writes them, half of the ledgers of schemas and half of subscriptions, three entries of
 200 bytes each, and as many unstamped data ledgers of topics, which `status` and `check` look at. Each size is
 rehearsed, switched, asked for its status and read whole by the commands that an operator uses, each a process with its
-Java hands. Then one switch whose processes are killed with -9 every few seconds, its hands before it every other time,
+Java sidecar. Then one switch whose processes are killed with -9 every few seconds, its sidecar first every other time,
 until it has ended. Fails when `check --contents` finds anything, or when a step did not end exactly once. Prints a
 table and writes benchmarks/switches.json.
 """

@@ -1,4 +1,7 @@
-"""Layouts pushed by the server: server-sent events of the path `…/watch` (only in our controller)."""
+"""Layouts pushed by the server: server-sent events of the path `…/watch`, which only our controller has.
+
+Stage: over `transport`, called by `anabranch.admin.topics`. A caller that gets `NoWatch` polls instead.
+"""
 
 from __future__ import annotations
 

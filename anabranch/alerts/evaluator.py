@@ -17,7 +17,7 @@ from queue import Empty
 from deltalake.exceptions import DeltaError
 
 from anabranch.alerts.asking import AskError, Asking
-from anabranch.alerts.notifiers import Courier, Settled
+from anabranch.alerts.notifiers import Notifier, Settled
 from anabranch.alerts.record import AlertRecord, Notice
 from anabranch.alerts.rules import BROKEN, Rule, Rules
 from anabranch.alerts.states import Alert, RuleMatch, advance_rule, end_alert
@@ -39,10 +39,10 @@ class Evaluator:
     """Evaluator of the rules on a lake. One thread uses it; other threads may read its counters."""
 
     def __init__(
-        self, lake: str, rules: Rules, couriers: Mapping[str, Courier], now: Callable[[], datetime] = utc_now
+        self, lake: str, rules: Rules, notifiers: Mapping[str, Notifier], now: Callable[[], datetime] = utc_now
     ) -> None:
         """Take the lease and continue from the record. Raises `lake.lease.LeaseLost`, or what Delta raises."""
-        self._rules, self._couriers, self._now = rules, couriers, now
+        self._rules, self._notifiers, self._now = rules, notifiers, now
         self._lake, self._record, self._tables = lake, AlertRecord(lake), OpenTables(lake)
         self._unsettled: list[Settled] = []
         self.rounds, self.evaluated_at, self.seconds = 0, float("nan"), 0.0
@@ -51,14 +51,14 @@ class Evaluator:
         for notice in self._record.due:
             self._tell(notice)
         for notice, told_at in self._record.resolved:
-            if notice.destination in couriers:
-                couriers[notice.destination].keep_telling(notice, told_at)
+            if notice.destination in notifiers:
+                notifiers[notice.destination].keep_telling(notice, told_at)
         due = {(notice.alert.key, notice.destination) for notice in self._record.due}
         for alert in self._record.alerts.values():
             rule = rules.rule(alert.rule)
             for name in () if rule is None or alert.status != "firing" else rules.told_to(rule):
                 if (alert.key, name) not in due:
-                    couriers[name].keep_telling(Notice(alert, name), alert.at)
+                    notifiers[name].keep_telling(Notice(alert, name), alert.at)
 
     @property
     def alerts(self) -> list[Alert]:
@@ -96,7 +96,7 @@ class Evaluator:
                     (alert, rule, told_to) for alert in advance_rule(rule, open_alerts, matches[rule.name], now)
                 ]
         changed += [
-            (end_alert(alert, now), None, tuple(self._couriers))
+            (end_alert(alert, now), None, tuple(self._notifiers))
             for alert in self._record.alerts.values()
             if self._rules.rule(alert.rule) is None
         ]
@@ -110,7 +110,7 @@ class Evaluator:
         """Finish an unrecorded change, and record settled notices. Raises `LeaseLost` or Delta's errors."""
         for notice in self._record.finish():
             self._tell(notice)
-        self._unsettled += _take_settled(self._couriers.values())
+        self._unsettled += _take_settled(self._notifiers.values())
         if self._unsettled:
             self._record.settle(self._unsettled, self._now())
             self._unsettled = []
@@ -147,15 +147,15 @@ class Evaluator:
             log.warning("the table alerts cannot be written, trying again: %s", error)
 
     def _tell(self, notice: Notice) -> None:
-        courier = self._couriers.get(notice.destination)
-        if courier is not None:
-            courier.tell(notice)
+        notifier = self._notifiers.get(notice.destination)
+        if notifier is not None:
+            notifier.tell(notice)
 
 
-def _take_settled(couriers: Iterable[Courier]) -> list[Settled]:
+def _take_settled(notifiers: Iterable[Notifier]) -> list[Settled]:
     settled: list[Settled] = []
-    for courier in couriers:
+    for notifier in notifiers:
         with suppress(Empty):
             while True:
-                settled.append(courier.settled.get_nowait())
+                settled.append(notifier.settled.get_nowait())
     return settled

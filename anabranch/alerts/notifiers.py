@@ -37,7 +37,7 @@ Settled = tuple[Notice, Literal["told", "rejected", "untold"], str | None]
 _Key = tuple[str, Labels]
 
 
-class Courier:
+class Notifier:
     """Delivery to one destination."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Courier:
         self._suspects: set[_Key] = set()
         """Alerts of a batch that was rejected, until they are told: each is sent alone, and so fails alone."""
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"courier-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"notifier-{name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

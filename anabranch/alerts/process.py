@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from anabranch.alerts.evaluator import Evaluator, utc_now
-from anabranch.alerts.notifiers import Courier
+from anabranch.alerts.notifiers import Notifier
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.rules import Rules, read_rules
 from runtime.telemetry.health import Heartbeat, ProcessHealth
@@ -35,12 +35,12 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
     over, and `DeltaError` or `OSError` when the lake cannot be used.
     """
     rules = read_rules(settings.path(settings.alerts.rules))
-    couriers = couriers_of(rules, settings.alerts_context())
-    evaluator = Evaluator(settings.lake_path, rules, couriers)
+    notifiers = notifiers_of(rules, settings.alerts_context())
+    evaluator = Evaluator(settings.lake_path, rules, notifiers)
     heartbeat = Heartbeat("the rules", STALLED_SECONDS + 10 * rules.interval_seconds)
     if settings.alerts.metrics_port:
         registry = CollectorRegistry()
-        registry.register(AlertMetrics(evaluator, couriers))
+        registry.register(AlertMetrics(evaluator, notifiers))
 
         def not_ready() -> str | None:
             is_recent = time.time() - evaluator.evaluated_at < 60 + 5 * rules.interval_seconds
@@ -51,9 +51,9 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
-    for courier in couriers.values():
-        courier.start()
-    destinations = ", ".join(couriers) or "nobody"
+    for notifier in notifiers.values():
+        notifier.start()
+    destinations = ", ".join(notifiers) or "nobody"
     ready(
         f"alerts ready: {len(rules.rules)} rules every {rules.interval_seconds:g} s, {len(evaluator.alerts)} alerts on "
         f"record, told to {destinations}"
@@ -67,19 +67,19 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
     try:
         evaluator.run(stop, each)
     finally:
-        for courier in couriers.values():
-            courier.stop()
+        for notifier in notifiers.values():
+            notifier.stop()
         until = time.monotonic() + (ONCE_SECONDS if once else CLOSE_SECONDS)
-        for courier in couriers.values():
-            courier.join(max(0.0, until - time.monotonic()))
+        for notifier in notifiers.values():
+            notifier.join(max(0.0, until - time.monotonic()))
         evaluator.settle()
     return evaluator
 
 
-def couriers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Courier]:
-    """Return a courier per destination, not started. Raises `RulesError`."""
+def notifiers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Notifier]:
+    """Return a notifier per destination, not started. Raises `RulesError`."""
     return {
-        name: Courier(name, sender_of(name, chosen, rules, tls=tls), utc_now)
+        name: Notifier(name, sender_of(name, chosen, rules, tls=tls), utc_now)
         for name, chosen in rules.destinations.items()
     }
 
@@ -87,8 +87,8 @@ def couriers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Co
 class AlertMetrics(Collector):
     """Metrics of the evaluator, read at each scrape."""
 
-    def __init__(self, evaluator: Evaluator, couriers: dict[str, Courier]) -> None:
-        self._evaluator, self._couriers = evaluator, couriers
+    def __init__(self, evaluator: Evaluator, notifiers: dict[str, Notifier]) -> None:
+        self._evaluator, self._notifiers = evaluator, notifiers
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they are now."""
@@ -112,6 +112,6 @@ class AlertMetrics(Collector):
         waiting = GaugeMetricFamily(
             "anabranch_alerts_notices_waiting", "Notices not yet delivered, by destination.", labels=["destination"]
         )
-        for name, courier in self._couriers.items():
-            waiting.add_metric([name], courier.waiting)
+        for name, notifier in self._notifiers.items():
+            waiting.add_metric([name], notifier.waiting)
         yield waiting

@@ -19,7 +19,7 @@ from anabranch.bookkeeper.guard import Unsafe
 from anabranch.bookkeeper.metadata import MetadataUnreachable
 from anabranch.bookkeeper.record import RecordedStep, StepOutcome, SwitchRecord
 from anabranch.bookkeeper.registry import Registry
-from anabranch.bookkeeper.snapshot_reader import Looker
+from anabranch.bookkeeper.snapshot_reader import BookieSnapshotReader
 from anabranch.bookkeeper.steps import Steps, TermLost
 from decisions.bookkeeper.decide import plan_steps
 from decisions.bookkeeper.reduced import Reducer
@@ -49,7 +49,7 @@ class SwitchOrchestrator:
 
     def __init__(
         self,
-        looker: Looker,
+        reader: BookieSnapshotReader,
         steps: Callable[[Registry], Steps],
         lake: str,
         name: str,
@@ -61,27 +61,27 @@ class SwitchOrchestrator:
 
         `steps` makes the runner of steps for a registry's clusters; `name` identifies this process to people.
         """
-        self._looker, self._steps, self._lake, self._name = looker, steps, lake, name
+        self._reader, self._steps, self._lake, self._name = reader, steps, lake, name
         self._concurrency, self._watch, self._now = concurrency, watch, now
         self._stopping = False
         self._known: SwitchRecord | None = None
         self.seen: BookieSnapshot | None = None
-        """The last look; its data ledgers are those of the first."""
+        """The last snapshot; its data ledgers are those of the first."""
 
     def stop(self) -> None:
         """End after the steps that are being carried out; for signal handlers."""
         self._stopping = True
 
     def run(self, first: BookieSnapshot) -> BookieAnswer:
-        """Work until nothing is left that can be done now; return the last answer. `first` is a whole look.
+        """Work until nothing is left that can be done now; return the last answer. `first` is a whole snapshot.
 
         Raises `TermLost`, `LeaseLost`, `BadRegistry`, `MetadataUnreachable`, `Unsafe`, and what Delta raises: run
         again, it goes on.
         """
         self.seen = first
-        registry, in_vain = self._looker.store.read(), 0
+        registry, in_vain = self._reader.store.read(), 0
         while True:
-            record, snapshot = self._looked(registry)
+            record, snapshot = self._read_state(registry)
             answer = plan_steps(snapshot)
             if record is None or answer.action != "steps" or self._stopping:
                 return answer
@@ -90,16 +90,16 @@ class SwitchOrchestrator:
                 return answer
             ends = self._carry_out(record, snapshot, registry, answer)
             in_vain = in_vain + 1 if all(end.status == "superseded" for end in ends) else 0
-            registry = self._looker.store.read()
+            registry = self._reader.store.read()
 
     def cleanup(self, request: Request, decide: Callable[[BookieSnapshot], BookieAnswer]) -> tuple[BookieAnswer, int]:
-        """The deletions of `request`; the answer, and how many steps failed or came too late."""
-        registry = self._looker.store.read()
+        """Make the deletions of `request`; return the answer, and how many steps failed or came too late."""
+        registry = self._reader.store.read()
         record = self._record(registry.directive)
         if record is None:
-            return decide(self._looker.look("cleanup", "whole", request, registry=registry)), 0
+            return decide(self._reader.read_snapshot("cleanup", "whole", request, registry=registry)), 0
         self._finish_open_steps(record, registry)
-        snapshot = self._looker.look("cleanup", "whole", request, record.progress(), registry)
+        snapshot = self._reader.read_snapshot("cleanup", "whole", request, record.progress(), registry)
         answer = decide(snapshot)
         if answer.action != "cleanup":
             return answer, 0
@@ -107,19 +107,19 @@ class SwitchOrchestrator:
         ends = self._carry_out(record, snapshot, registry, answer.model_copy(update={"steps": deletions}))
         return answer, sum(done.status != "applied" for done in ends)
 
-    def _looked(self, registry: Registry) -> tuple[SwitchRecord | None, BookieSnapshot]:
+    def _read_state(self, registry: Registry) -> tuple[SwitchRecord | None, BookieSnapshot]:
         record = self._record(registry.directive)
         if record is not None:
             self._finish_open_steps(record, registry)
         progress = None if record is None else record.progress()
-        self.seen = self._looker.look("next", "ledgers", progress=progress, registry=registry, like=self.seen)
+        self.seen = self._reader.read_snapshot("next", "ledgers", progress=progress, registry=registry, like=self.seen)
         return record, self.seen
 
     def _record(self, directive: Directive | None) -> SwitchRecord | None:
         if directive is None:
             return None
         if self._known is None or self._known.directive != directive:
-            self._known = SwitchRecord(self._lake, self._looker.cluster, directive, self._name)
+            self._known = SwitchRecord(self._lake, self._reader.cluster, directive, self._name)
         return self._known
 
     def _finish_open_steps(self, record: SwitchRecord, registry: Registry) -> None:
@@ -148,10 +148,10 @@ class SwitchOrchestrator:
         """Carry out steps and record their outcomes, also of those before a fault."""
         steps, ends, fault = self._steps(registry), list[tuple[RecordedStep, StepOutcome]](), None
         with ThreadPoolExecutor(self._concurrency) as pool:
-            asked = [(taken_step, pool.submit(steps.carry_out, taken_step.step, registry)) for taken_step in begun]
-            for taken_step, future in asked:
+            running = [(step, pool.submit(steps.carry_out, step.step, registry)) for step in begun]
+            for step, future in running:
                 try:
-                    ends.append((taken_step, future.result()))
+                    ends.append((step, future.result()))
                 except (TermLost, MetadataUnreachable, Unsafe) as error:
                     fault = error
         record.end(ends, self._now())
@@ -161,7 +161,7 @@ class SwitchOrchestrator:
 
 
 def _waves(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
-    """Runs of one action, each at most `WAVE` long."""
+    """Yield runs of one action, each at most `WAVE` long."""
     begin = 0
     for index in range(1, len(steps) + 1):
         if index == len(steps) or steps[index].action != steps[begin].action or index - begin == WAVE:
@@ -170,7 +170,7 @@ def _waves(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
 
 
 def _gates(answer: BookieAnswer) -> str:
-    """The gates of the whole answer; those of single objects are in the inputs."""
+    """Return the gates of the whole answer as JSON; those of single objects are in the inputs."""
     shown: list[Any] = [
         reading.model_dump(mode="json", by_alias=True, exclude_none=True)
         for reading in answer.readings

@@ -1,4 +1,4 @@
-"""One run of the Java program of the hands: requests and answers, matched by number."""
+"""One run of the Java program of the sidecar: requests and answers, matched by number."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from schemas.settings.root import without_secrets
 
 
-class HandsLost(RuntimeError):
+class SidecarLost(RuntimeError):
     """The program died, or did not answer in time: nobody knows whether what was asked has been done."""
 
 
-class HandsProcess:
+class SidecarProcess:
     """Sidecar process, for any thread; it ends with this one, as its standard input then ends."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
@@ -36,7 +36,7 @@ class HandsProcess:
                 env=without_secrets(os.environ),
             )
         self._ended = False
-        threading.Thread(target=self._read, name="ledger hands", daemon=True).start()
+        threading.Thread(target=self._read, name="ledger sidecar", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -49,12 +49,12 @@ class HandsProcess:
         return not self._ended
 
     def ask(self, request: Mapping[str, object], deadline_s: float) -> dict[str, Any]:
-        """Its answer. Raises `HandsLost`; after the deadline it is killed, as nothing else ends what it does."""
+        """Its answer. Raises `SidecarLost`; after the deadline it is killed, as nothing else ends what it does."""
         answer: Future[dict[str, Any]] = Future()
         assert self._process.stdin is not None
         with self._lock:
             if self._ended:
-                raise HandsLost("the program that handles ledgers has ended")
+                raise SidecarLost("the program that handles ledgers has ended")
             number = next(self._numbers)
             self._asked[number] = answer
             try:
@@ -62,12 +62,12 @@ class HandsProcess:
                 self._process.stdin.flush()
             except OSError as error:
                 self._ended = True
-                raise HandsLost(f"the program that handles ledgers has ended: {error}") from None
+                raise SidecarLost(f"the program that handles ledgers has ended: {error}") from None
         try:
             return answer.result(deadline_s)
         except TimeoutError:
             self.kill()
-            raise HandsLost(f"no answer to {request.get('op')} within {deadline_s:g} s: killed") from None
+            raise SidecarLost(f"no answer to {request.get('op')} within {deadline_s:g} s: killed") from None
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone, and from its beginning on nothing is asked of it any more."""
@@ -91,5 +91,5 @@ class HandsProcess:
             left = list(self._asked.values())
             self._asked.clear()
         for future in left:
-            future.set_exception(HandsLost("the program that handles ledgers died meanwhile"))
+            future.set_exception(SidecarLost("the program that handles ledgers died meanwhile"))
         self._process.wait()

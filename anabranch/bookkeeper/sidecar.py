@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from anabranch.bookkeeper.process import HandsLost, HandsProcess
+from anabranch.bookkeeper.process import SidecarLost, SidecarProcess
 
 DELETES_WITHIN_S = 15.0
 """Seconds from the instant before the term is checked to the deadline of the deletion that rests on it: a program that
@@ -96,7 +96,7 @@ class Verified:
     """Of ids, lengths and contents of all entries; empty when they differ without looking."""
 
 
-class LedgerHands:
+class BookKeeperSidecar:
     """The ledgers of named clusters. Any thread may call; `concurrency` calls are at work at a time."""
 
     def __init__(
@@ -114,12 +114,12 @@ class LedgerHands:
         self._command, self._clusters, self._log = list(command), dict(clusters), log
         self._deadline_s = deadline_s
         self._places, self._starting = threading.BoundedSemaphore(concurrency), threading.Lock()
-        self._process: HandsProcess | None = None
+        self._process: SidecarProcess | None = None
         self._connected: set[str] = set()
         self.starts = 0
         """How often the program has been started."""
 
-    def __enter__(self) -> LedgerHands:
+    def __enter__(self) -> BookKeeperSidecar:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,7 +144,7 @@ class LedgerHands:
             after = page[-1] if page else after
 
     def open(self, cluster: str, ledger: int) -> SeenLedger:
-        """The ledger as it is, without a change. Raises `LedgerRefused`, `HandsLost`, as all below do."""
+        """The ledger as it is, without a change. Raises `LedgerRefused`, `SidecarLost`, as all below do."""
         return _read_ledger(self._ask("open", cluster=cluster, ledger=ledger))
 
     def seal(self, cluster: str, ledger: int) -> SeenLedger:
@@ -181,16 +181,16 @@ class LedgerHands:
                     if operation == "delete" and _millis(time.time()) > int(str(request["until"])):
                         raise LedgerRefused(TOO_LATE, f"ledger {request['ledger']} is not deleted: the deadline passed")
                     return _read_answer(process.ask({"op": operation, **request}, deadline_s))
-                except HandsLost:
+                except SidecarLost:
                     if not left:
                         raise
         raise AssertionError("unreachable")
 
-    def _running(self, clusters: Sequence[str]) -> HandsProcess:
+    def _running(self, clusters: Sequence[str]) -> SidecarProcess:
         """The program, connected to these clusters. One that cannot be reached is in the way of nobody else."""
         with self._starting:
             if self._process is None or not self._process.lives:
-                self._process = HandsProcess(self._command, self._log)
+                self._process = SidecarProcess(self._command, self._log)
                 self._connected.clear()
                 self.starts += 1
             for name in clusters:

@@ -15,10 +15,10 @@ from typing import Literal
 from anabranch.bookkeeper.data_ledgers import DataLedgers, count_data_ledgers
 from anabranch.bookkeeper.guard import registered_brokers
 from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, ZnodeRecord
-from anabranch.bookkeeper.process import HandsLost
+from anabranch.bookkeeper.process import SidecarLost
 from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
 from anabranch.bookkeeper.registry import Registry, RegistryStore
-from anabranch.bookkeeper.sidecar import LedgerHands, LedgerRefused
+from anabranch.bookkeeper.sidecar import BookKeeperSidecar, LedgerRefused
 from anabranch.bookkeeper.wire import BadRecord
 from decisions.bookkeeper.seen import ledgers_beside
 from schemas.bookies import (
@@ -37,19 +37,19 @@ from schemas.bookies import (
 from schemas.ids import digest
 
 Depth = Literal["registry", "identity", "ids", "ledgers", "whole"]
-"""How much is looked at: the registry; which cluster each is; all ids; the ledgers of schemas and cursors too; those
+"""How much is read: the registry; which cluster each is; all ids; the ledgers of schemas and cursors too; those
 of topics too."""
 BROKERS = "brokers"
 """Owner of every cursor while brokers run: which of them has its topic is theirs to know."""
 
 
 @dataclass
-class Looker:
-    """Looks at one Pulsar cluster."""
+class BookieSnapshotReader:
+    """Reads the snapshots of one Pulsar cluster, from which the steps of a switch are decided."""
 
     store: RegistryStore
     metadata: PulsarMetadata
-    reach: Callable[[Registry], LedgerHands]
+    reach: Callable[[Registry], BookKeeperSidecar]
     """Ledgers of the clusters of a registry."""
     ids: Callable[[str], LedgerIds]
     """By metadata service URI; raises `MetadataUnreachable`, or `ValueError` for an URI that has no ids."""
@@ -59,7 +59,7 @@ class Looker:
     now: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
     """ms since 1970."""
 
-    def look(
+    def read_snapshot(
         self,
         operation: Operation,
         depth: Depth,
@@ -94,13 +94,13 @@ class Looker:
             return snapshot.model_copy(update={"generators": self._generators(uris, {})})
         if depth == "registry" or not uris:
             return snapshot
-        hands, names = self.reach(registry), list(uris)
+        sidecar, names = self.reach(registry), list(uris)
         if depth == "ids":
-            listings = {name: _list_ledgers(hands, name) for name in names}
+            listings = {name: _list_ledgers(sidecar, name) for name in names}
             return snapshot.model_copy(update={"generators": self._generators(uris, listings)})
         schemas, cursors = self._schemas(), self._cursors()
         # Ledgers after records: what a record names was made before.
-        listings = {name: _list_ledgers(hands, name) for name in names}
+        listings = {name: _list_ledgers(sidecar, name) for name in names}
         named = set(_named_ledgers(schemas, cursors, snapshot.progress))
         data = DataLedgers()
         if depth == "whole":
@@ -116,7 +116,7 @@ class Looker:
                 # Before a cluster is forgotten, whatever else is on it is looked at.
                 everything = operation == "unregister" and name == snapshot.request.name and not data.where.get(name)
                 opened = sorted(listing if everything else listing & wanted)
-                seen = pool.map(lambda ledger, name=name: see_ledger(hands, name, ledger), opened)
+                seen = pool.map(lambda ledger, name=name: see_ledger(sidecar, name, ledger), opened)
                 ledgers[name] = [ledger for ledger in seen if ledger is not None]
         return snapshot.model_copy(
             update={
@@ -194,15 +194,15 @@ def cursor_of(record: ZnodeRecord, owner: str | None) -> CursorRecord:
     )
 
 
-def see_ledger(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
+def see_ledger(sidecar: BookKeeperSidecar, cluster: str, ledger: int) -> LedgerSeen | None:
     """A ledger without a change; None: there is none. Of one that cannot be read, why."""
     try:
-        opened = hands.open(cluster, ledger)
+        opened = sidecar.open(cluster, ledger)
     except LedgerRefused as error:
         if error.name.startswith("NoSuchLedger"):
             return None
         return LedgerSeen(id=ledger, readable=False, error=str(error))
-    except HandsLost as error:
+    except SidecarLost as error:
         return LedgerSeen(id=ledger, readable=False, error=str(error))
     return LedgerSeen(
         id=ledger,
@@ -227,9 +227,9 @@ def _named_ledgers(
     yield from (record.ledger for record in progress.verified)
 
 
-def _list_ledgers(hands: LedgerHands, cluster: str) -> set[int] | str:
+def _list_ledgers(sidecar: BookKeeperSidecar, cluster: str) -> set[int] | str:
     """All ids of a cluster, or why they are not known."""
     try:
-        return set(hands.ledgers(cluster))
-    except (LedgerRefused, HandsLost) as error:
+        return set(sidecar.ledgers(cluster))
+    except (LedgerRefused, SidecarLost) as error:
         return f"{cluster} cannot be reached: {error}"

@@ -25,11 +25,18 @@ from anabranch.bookkeeper.metadata import (
     PulsarMetadata,
     ZnodeWrite,
 )
-from anabranch.bookkeeper.process import HandsLost
+from anabranch.bookkeeper.process import SidecarLost
 from anabranch.bookkeeper.record import StepOutcome
 from anabranch.bookkeeper.records import BROKERS_OWN, STAMP_PROPERTY, Cursor, read_cursor, stamp_cursor, stamp_locator
 from anabranch.bookkeeper.registry import DIRECTIVE, Registry, RegistryStore
-from anabranch.bookkeeper.sidecar import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
+from anabranch.bookkeeper.sidecar import (
+    CONFLICT,
+    DELETES_WITHIN_S,
+    SOURCE_OPEN,
+    TOO_LATE,
+    BookKeeperSidecar,
+    LedgerRefused,
+)
 from anabranch.bookkeeper.snapshot_reader import cursor_of, schema_of, see_ledger
 from anabranch.bookkeeper.wire import BadRecord
 from decisions.bookkeeper.seen import BookieView, difference_of_copies, stamp_of
@@ -61,14 +68,14 @@ class Steps:
         self,
         store: RegistryStore,
         metadata: PulsarMetadata,
-        hands: LedgerHands,
+        sidecar: BookKeeperSidecar,
         term: ZnodeWrite,
         guard: SwitchGuard,
         owners: Owners | PlainTopics | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`term` is the expectation that this is the newest orchestrator; `owners` None: no broker can be asked."""
-        self._store, self._metadata, self._hands, self._term, self._owners = store, metadata, hands, term, owners
+        self._store, self._metadata, self._sidecar, self._term, self._owners = store, metadata, sidecar, term, owners
         self._guard, self._clock = guard, clock
 
     def carry_out(self, step: Step, registry: Registry) -> StepOutcome:
@@ -91,7 +98,7 @@ class Steps:
         except LedgerRefused as refused:
             status = "superseded" if refused.name in (SOURCE_OPEN, TOO_LATE) else "failed"
             return StepOutcome(status, error=_refusal_text(refused))  # type: ignore[arg-type]
-        except (HandsLost, MetadataRefused, BadRecord) as error:
+        except (SidecarLost, MetadataRefused, BadRecord) as error:
             return StepOutcome("failed", error=str(error))
 
     def _deadline(self) -> float:
@@ -101,7 +108,7 @@ class Steps:
     def _copy(self, step: Step, until: float) -> StepOutcome:
         source, target, ledger = _ends_of_step(step)
         self._expect(source, ledger, step.expectation)
-        done = self._hands.copy(source, target, ledger, until)
+        done = self._sidecar.copy(source, target, ledger, until)
         return self._compared(source, target, ledger, {"how": done.how})
 
     def _verify(self, step: Step, registry: Registry) -> StepOutcome:
@@ -110,7 +117,7 @@ class Steps:
         return self._compared(source, target, ledger, {})
 
     def _compared(self, source: str, target: str, ledger: int, more: dict[str, Any]) -> StepOutcome:
-        comparison = self._hands.verify(source, target, ledger)
+        comparison = self._sidecar.verify(source, target, ledger)
         if not comparison.same:
             return StepOutcome(
                 "failed", more, f"{target} has another ledger {ledger}: {', '.join(comparison.differences)}"
@@ -122,7 +129,7 @@ class Steps:
     def _seal(self, step: Step, registry: Registry) -> StepOutcome:
         source, _, ledger = _ends_of_step(step)
         self._require_unloaded(step)
-        sealed = self._hands.seal(source, ledger)
+        sealed = self._sidecar.seal(source, ledger)
         return StepOutcome("applied", {"last": sealed.last, "length": sealed.length})
 
     def _unload(self, step: Step, registry: Registry) -> StepOutcome:
@@ -219,25 +226,25 @@ class Steps:
 
     def _stamp_rolled(self, step: Step, topic: str, subscription: str, cursor: Cursor) -> None:
         """Put back the stamp of a new ledger that ours has replaced, found by its id, which is never shared."""
-        homes = [name for name in (step.source, step.target) if name and see_ledger(self._hands, name, cursor.ledger)]
+        homes = [name for name in (step.source, step.target) if name and see_ledger(self._sidecar, name, cursor.ledger)]
         if cursor.ledger >= 0 and len(homes) == 1 and cursor.stamp in (step.stamps or {}).values():
             self._stamp_by_owner(topic, subscription, cursor, stamp_of(homes[0], cursor.ledger))
 
     def _delete(self, step: Step, registry: Registry) -> StepOutcome:
         source, ledger, holder = str(step.source), int(step.ledger or 0), step.target
-        there = see_ledger(self._hands, source, ledger)
+        there = see_ledger(self._sidecar, source, ledger)
         if there is None:
             return StepOutcome("applied", {"how": "already"})
         checks = self._still_named(step, registry, source, ledger)
         # Of what nothing names any more, who owned it may have deleted the copy by attribution.
-        is_needed = bool(step.expectation.get("records")) or (holder and see_ledger(self._hands, holder, ledger))
-        if holder is not None and is_needed and not self._hands.verify(source, holder, ledger).same:
+        is_needed = bool(step.expectation.get("records")) or (holder and see_ledger(self._sidecar, holder, ledger))
+        if holder is not None and is_needed and not self._sidecar.verify(source, holder, ledger).same:
             raise _Otherwise(f"{holder} has no equal copy any more")
         # The order is the point: deadline, then the check of the term, then the call.
         until = self._deadline()
         self._guard.require_brokers()
         self._write(registry, *checks)
-        self._hands.delete(source, ledger, until)
+        self._sidecar.delete(source, ledger, until)
         return StepOutcome("applied", {"how": "deleted", "last": there.last, "length": there.length})
 
     def _still_named(self, step: Step, registry: Registry, source: str, ledger: int) -> list[ZnodeWrite]:
@@ -283,7 +290,7 @@ class Steps:
         return StepOutcome("applied", {"how": "flipped"})
 
     def _expect(self, cluster: str, ledger: int, expectation: Mapping[str, Any]) -> None:
-        seen = see_ledger(self._hands, cluster, ledger)
+        seen = see_ledger(self._sidecar, cluster, ledger)
         if seen is None:
             raise _Otherwise(f"{cluster} has no ledger {ledger} any more")
         if not seen.readable:
@@ -294,7 +301,7 @@ class Steps:
 
     def _expect_copy(self, step: Step, ledger: int) -> None:
         """The copy is whole: another orchestrator may have begun it anew since it was compared."""
-        source, target = (see_ledger(self._hands, str(name), ledger) for name in (step.source, step.target))
+        source, target = (see_ledger(self._sidecar, str(name), ledger) for name in (step.source, step.target))
         if not _is_whole(target):
             raise _Otherwise(f"{step.target} has no whole copy of ledger {ledger} any more")
         if (

@@ -1,4 +1,7 @@
-"""Answers of SQL as text or files: a table for people, JSON lines, CSV, Parquet; a batch at a time."""
+"""Answers of SQL as text or files: a table for people, JSON lines, CSV, Parquet; a batch at a time.
+
+Stage: under `anabranch.cli.commands.sql`; other commands format their answers themselves.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def write_answer(reader: pa.RecordBatchReader, output: str, file: Path | None, l
 
     `limit`: most rows of a table.
 
-    Raises `OSError`, and what the reader raises. A file is at its place when it is whole.
+    Raises `OSError`, and what the reader raises. A file appears under its name when it is complete.
     """
     if output == "parquet":
         assert file is not None
@@ -52,7 +55,7 @@ def _destination(file: Path | None, output: str) -> Iterator[IO[str]]:
 
 
 def _in_utf8(out: IO[str]) -> IO[str]:
-    """Standard output for programs: in UTF-8, whatever the locale."""
+    """Return standard output for programs: in UTF-8, whatever the locale."""
     if isinstance(out, TextIOWrapper):
         out.reconfigure(encoding="utf-8")
     return out
@@ -60,7 +63,7 @@ def _in_utf8(out: IO[str]) -> IO[str]:
 
 @contextmanager
 def _in_place(file: Path) -> Iterator[Path]:
-    """A name beside a file, which takes its place unless something is raised."""
+    """Yield a name beside a file; what was written there replaces the file unless something is raised."""
     part = file.with_name(f".{file.name}.part")
     try:
         yield part
@@ -118,7 +121,7 @@ def _csv_cell(value: Any) -> str:
 
 
 def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
-    """A table for people, cut at a number of rows; says how many rows the answer has."""
+    """Write a table for people, cut at a number of rows; it says how many rows the answer has."""
     rows, shown = 0, list[list[str]]()
     for batch in reader:
         part = batch.slice(0, max(0, limit - rows))

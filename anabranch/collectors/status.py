@@ -1,9 +1,7 @@
-"""Status of a collector: what it sees, what it misses and how late it is.
+"""Status of a collector, for people, the doctor and Prometheus: what it sees, misses, and how late it is.
 
-For people, the doctor and Prometheus.
-
-Stage: filled by the collector's loop a few times a minute, written to a file in one step. A status says when it was
-made: one that is old belongs to a collector that does not run.
+Stage: filled by the loops of `pulsar.collector` and `kafka.collector` a few times a minute, written to a file in one
+step; `metrics` shows it to Prometheus. An old status belongs to a collector that does not run.
 """
 
 from __future__ import annotations
@@ -28,23 +26,23 @@ class BrokerStatus(Wire):
     broker: str
     answers: bool
     trouble: str | None = None
-    """Why it does not, or what was wrong with its last answer."""
+    """Why it does not answer, or what was wrong with its last answer."""
     segments: int = 0
     """In its last answer."""
     refused: int = 0
     """Segments in it whose rates are none."""
     refresh_seconds: float
-    """Between two computations of its rates."""
+    """Time between two computations of its rates."""
     load_age_seconds: float | None = None
-    """Since its load was read last; absent: never."""
+    """Time since its load was read last; absent: never."""
     lag_seconds: float | None = None
-    """From the last computation until it was read, at most."""
+    """Longest time from the last computation of its rates until they were read."""
     answer_seconds: float | None = None
-    """How much of that the broker's answer took."""
+    """Part of the lag that the broker's answer took."""
     unchanged_seconds: float | None = None
-    """Since its rates were other ones."""
+    """Time since its rates last changed."""
     stuck: bool = False
-    """Whether it has stopped to compute its rates: they show traffic and do not change."""
+    """True if it has stopped computing its rates: they show traffic and do not change."""
 
 
 class CollectorStatus(Wire):
@@ -68,11 +66,11 @@ class CollectorStatus(Wire):
     segments_known: int
     """Active segments of those."""
     segments_seen: int
-    """Of these, those whose rates some broker has said lately."""
+    """Of these, those whose rates a broker has reported lately."""
     unseen: list[str]
     """Some of the others, each `topic/id`: no broker that answers serves them."""
     consumers_age_seconds: float
-    """Since the consumers of the topic were read that waits longest, or since it is known if they never were."""
+    """Time since the oldest reading of a topic's consumers; since the topic is known if there was none."""
     used_consumers_age_seconds: float = 0.0
     """The same of topics that are used: a broker shows consumers or traffic, or consumers are counted."""
     layouts_age_seconds: float
@@ -88,7 +86,7 @@ class CollectorStatus(Wire):
     calls: int
     failed_calls: int
     troubles: list[str]
-    """What is wrong at the moment, a sentence each."""
+    """Current faults, a sentence each."""
 
     @property
     def coverage(self) -> float:
@@ -121,7 +119,7 @@ class CollectorStatus(Wire):
 
 
 def write_status(file: Path, status: CollectorStatus) -> None:
-    """Replaces the file in one step; raises `OSError`."""
+    """Replace the file in one step. Raises `OSError`."""
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f"{file.name}.{os.getpid()}.new")
     scratch.write_text(status.to_json() + "\n")
@@ -137,7 +135,7 @@ def read_status(file: Path) -> CollectorStatus | None:
 
 
 def describe_status(status: CollectorStatus) -> str:
-    """The status in a few lines for people."""
+    """Return the status in a few lines for people."""
     lines = [
         f"{status.topics:,} of {status.topics + status.topics_unread:,} topics, {status.segments_seen:,} of "
         f"{status.segments_known:,} segments seen ({format_percent(status.coverage)}), {status.samples:,} samples and "
@@ -159,7 +157,7 @@ def describe_status(status: CollectorStatus) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share in percent; never 100 % of what is not whole."""
+    """Return a share in percent; less than 100 % unless it is whole."""
     return "100%" if share >= 1.0 else f"{min(share, 0.999):.1%}"
 
 
@@ -176,12 +174,12 @@ class Troubles:
         return iter(self._known.values())
 
     def keep(self, concerns: Callable[[str, str], bool]) -> None:
-        """Drop what is about something that is gone: `concerns` is asked of each kind and key."""
+        """Drop the failures whose kind and key `concerns` rejects: their subject is gone."""
         for about in [about for about in self._known if not concerns(*about)]:
             del self._known[about]
 
     def note(self, about: tuple[str, str], trouble: str | None) -> None:
-        """Record the current condition, None if all is well; log its beginning and its end."""
+        """Record a failure, or None if reading works; log its beginning and its end."""
         before = self._known.get(about)
         if trouble is None:
             if self._known.pop(about, None) is not None:

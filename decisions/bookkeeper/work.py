@@ -281,7 +281,7 @@ def _open_ledger_work(seen: BookieView, item: Item) -> LedgerWork:
 def _compare_copies(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) -> LedgerWork:
     whole = target.closed and target.readable
     shorter = (target.last, target.length) < (source.last, source.length)
-    # The hands look at the contents: what is no beginning of the source is a conflict, and stays.
+    # The sidecar compares contents: what is no beginning of the source is a conflict, and stays.
     if (begun or _may_be_copy(source, target)) and (not target.closed or shorter):
         return LedgerWork(item, Stage.COPY, None, "half a copy is there: it is deleted and made again at once")
     if not whole:

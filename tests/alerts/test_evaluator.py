@@ -12,7 +12,7 @@ import yaml
 
 from anabranch.alerts.asking import Asking, rehearse
 from anabranch.alerts.evaluator import Evaluator
-from anabranch.alerts.notifiers import Courier
+from anabranch.alerts.notifiers import Notifier
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.record import Notice, live_alerts, recorded_alerts
 from anabranch.alerts.rules import Rule, read_rules, rules_of
@@ -68,19 +68,19 @@ def evaluating(lake, receiver, clock, *rules, start=True):
         },
         "f",
     )
-    couriers = {
-        name: Courier(name, sender_of(name, chosen, content), clock, max_delay=0.05)
+    notifiers = {
+        name: Notifier(name, sender_of(name, chosen, content), clock, max_delay=0.05)
         for name, chosen in content.destinations.items()
     }
-    evaluator = Evaluator(lake, content, couriers, clock)
+    evaluator = Evaluator(lake, content, notifiers, clock)
     if start:
-        couriers["hook"].start()
+        notifiers["hook"].start()
     try:
         yield evaluator
     finally:
         if start:
-            couriers["hook"].stop()
-            couriers["hook"].join(60)
+            notifiers["hook"].stop()
+            notifiers["hook"].join(60)
 
 
 def settled(evaluator, lake):
@@ -121,14 +121,14 @@ def test_stopped_courier_reports_late_delivery():
             self.summaries += [notice.alert.summary for notice in notices]
 
     heard, clock = Heard(), Clock()
-    courier = Courier("hook", heard, clock)
+    notifier = Notifier("hook", heard, clock)
     for summary in ("one", "two"):
-        courier.tell(Notice(Alert("Open", (("topic", summary),), "firing", at(0), at(0), None, summary), "hook"))
-    courier.stop()
-    courier.start()
-    courier.join(60)
+        notifier.tell(Notice(Alert("Open", (("topic", summary),), "firing", at(0), at(0), None, summary), "hook"))
+    notifier.stop()
+    notifier.start()
+    notifier.join(60)
     assert heard.summaries == ["one", "two"]
-    assert courier.settled.qsize() == 2
+    assert notifier.settled.qsize() == 2
 
 
 def test_alert_fires_notifies_once_and_resolves(lake, receiver):
@@ -188,9 +188,9 @@ def test_next_process_repeats_lately_resolved_alert(lake, receiver, minutes, is_
         wait_until(lambda: settled(evaluator, lake) == ["told", "told"])
     clock.seconds += 60 * minutes
     rules = rules_of({"rules": [OPEN], "destinations": {"hook": {"kind": "log"}}}, "f")
-    courier = Courier("hook", Repeating(), clock)
-    Evaluator(lake, rules, {"hook": courier}, clock)
-    assert [notice.alert.status for notice in courier._due_repeats(0.0)] == ["resolved"] * is_repeated
+    notifier = Notifier("hook", Repeating(), clock)
+    Evaluator(lake, rules, {"hook": notifier}, clock)
+    assert [notice.alert.status for notice in notifier._due_repeats(0.0)] == ["resolved"] * is_repeated
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.alerts.notifiers import Courier
+from anabranch.alerts.notifiers import Notifier
 from anabranch.alerts.posting import NotTold, seconds_of, sender_of
 from anabranch.alerts.record import Notice
 from anabranch.alerts.rules import rules_of
@@ -48,18 +48,18 @@ def sender(kind, url):
 
 
 @contextmanager
-def delivering(courier):
-    courier.start()
+def delivering(notifier):
+    notifier.start()
     try:
-        yield courier
+        yield notifier
     finally:
-        courier.stop()
-        courier.join(60)
+        notifier.stop()
+        notifier.join(60)
 
 
-def settled(courier, found):
-    while not courier.settled.empty():
-        delivered, status, fault = courier.settled.get_nowait()
+def settled(notifier, found):
+    while not notifier.settled.empty():
+        delivered, status, fault = notifier.settled.get_nowait()
         found[dict(delivered.alert.labels).popitem()[1]] = status, fault
     return found
 
@@ -80,12 +80,12 @@ def receiver():
 )
 def test_rejected_notice_fails_alone(receiver, kind, status):
     receiver.answers = lambda body: (status if BAD in topics(body) else 200, {})
-    courier, found = Courier("d", sender(kind, receiver.url), utc_now), {}
+    notifier, found = Notifier("d", sender(kind, receiver.url), utc_now), {}
     names = ["a", BAD, "b", "c"]
     for name in names:
-        courier.tell(notice(name))
-    with delivering(courier):
-        wait_until(lambda: len(settled(courier, found)) == len(names))
+        notifier.tell(notice(name))
+    with delivering(notifier):
+        wait_until(lambda: len(settled(notifier, found)) == len(names))
     assert {name: status for name, (status, _) in found.items()} == {
         "a": "told",
         BAD: "rejected",
@@ -94,19 +94,19 @@ def test_rejected_notice_fails_alone(receiver, kind, status):
     }
     assert f"it answers {status}" in found[BAD][1]
     # All others are sent together again.
-    assert {dict(labels)["topic"] for _, labels in courier._suspects} <= {BAD}
+    assert {dict(labels)["topic"] for _, labels in notifier._suspects} <= {BAD}
 
 
 def test_failing_notice_steps_aside(receiver):
     receiver.answers = lambda body: (500 if BAD in topics(body) else 200, {})
-    courier, found = Courier("d", sender("webhook", receiver.url), utc_now, max_delay=0.05), {}
+    notifier, found = Notifier("d", sender("webhook", receiver.url), utc_now, max_delay=0.05), {}
     for one in (notice(BAD), notice(BAD, "resolved"), notice("a"), notice("b")):
-        courier.tell(one)
-    with delivering(courier):
-        wait_until(lambda: set(settled(courier, found)) == {"a", "b"})
-        wait_until(lambda: courier.waiting == 2)
+        notifier.tell(one)
+    with delivering(notifier):
+        wait_until(lambda: set(settled(notifier, found)) == {"a", "b"})
+        wait_until(lambda: notifier.waiting == 2)
         receiver.answers = lambda body: (200, {})
-        wait_until(lambda: settled(courier, found).get(BAD) is not None and courier.settled.empty())
+        wait_until(lambda: settled(notifier, found).get(BAD) is not None and notifier.settled.empty())
     of_bad = [body["status"] for body in receiver.bodies if BAD in topics(body)]
     assert of_bad[-2:] == ["firing", "resolved"]
     assert set(of_bad[:-1]) == {"firing"}
@@ -123,10 +123,10 @@ def test_retry_after_is_honoured(receiver, form):
         return (429, {"Retry-After": asked}) if len(first) == 1 else (200, {})
 
     receiver.answers = answers
-    courier, found = Courier("d", sender("webhook", receiver.url), utc_now, max_delay=0.01), {}
-    courier.tell(notice("a"))
-    with delivering(courier):
-        wait_until(lambda: settled(courier, found), 30)
+    notifier, found = Notifier("d", sender("webhook", receiver.url), utc_now, max_delay=0.01), {}
+    notifier.tell(notice("a"))
+    with delivering(notifier):
+        wait_until(lambda: settled(notifier, found), 30)
     assert first[1] - first[0] >= 1.9
     assert len(first) == 2
 
@@ -151,9 +151,9 @@ def test_retry_after_is_bounded():
     class Busy:
         batch, resend_seconds = 1, None
 
-    courier = Courier("d", Busy(), utc_now)
-    assert courier._delay(1, NotTold("busy", 30)) == 30
-    assert courier._delay(1, NotTold("busy", 86_400)) == 900
+    notifier = Notifier("d", Busy(), utc_now)
+    assert notifier._delay(1, NotTold("busy", 30)) == 30
+    assert notifier._delay(1, NotTold("busy", 86_400)) == 900
 
 
 @pytest.fixture(scope="module")
@@ -183,15 +183,15 @@ def test_resolved_alert_outlives_a_kill(program, tmp_path, receiver):
     with alertmanager(program, tmp_path / "am", receiver) as manager:
         repeating = sender("alertmanager", manager.url)
         repeating.resend_seconds = 0.5
-        courier, found = Courier("d", repeating, utc_now, max_delay=0.2), {}
-        with delivering(courier):
+        notifier, found = Notifier("d", repeating, utc_now, max_delay=0.2), {}
+        with delivering(notifier):
             firing = notice("a")
-            courier.tell(firing)
+            notifier.tell(firing)
             wait_until(lambda: heard(receiver, "firing") == ["a"], 60)
             notified = time.time()
             wait_until(lambda: manager.remembers(notified), 30)
-            courier.tell(notice("a", "resolved", since=firing.alert.since))
-            wait_until(lambda: settled(courier, found).get("a") and courier.settled.empty() and not manager.alerts())
+            notifier.tell(notice("a", "resolved", since=firing.alert.since))
+            wait_until(lambda: settled(notifier, found).get("a") and notifier.settled.empty() and not manager.alerts())
             manager.kill()
             assert heard(receiver, "resolved") == []
             manager.start()
@@ -204,11 +204,11 @@ def test_resolved_alert_repeated_for_15_minutes(receiver):
     offset = [0.0]
     repeating = sender("alertmanager", receiver.url)
     repeating.resend_seconds = 0.05
-    courier = Courier("d", repeating, clock, max_delay=0.05)
-    courier.keep_telling(notice("old", "resolved"), started - timedelta(minutes=16))
-    courier.keep_telling(notice("new", "resolved"), started - timedelta(minutes=5))
-    courier.keep_telling(notice("fires"), started - timedelta(hours=2))
-    with delivering(courier):
+    notifier = Notifier("d", repeating, clock, max_delay=0.05)
+    notifier.keep_telling(notice("old", "resolved"), started - timedelta(minutes=16))
+    notifier.keep_telling(notice("new", "resolved"), started - timedelta(minutes=5))
+    notifier.keep_telling(notice("fires"), started - timedelta(hours=2))
+    with delivering(notifier):
         wait_until(lambda: len(receiver.came) >= 3)
         assert {topic for body in receiver.bodies for topic in topics(body)} == {"new", "fires"}
         offset[0] = 601
@@ -221,17 +221,17 @@ def test_alert_resolved_during_an_outage_stays_resolved(receiver):
     receiver.answers = lambda body: (status[0], {})
     repeating = sender("alertmanager", receiver.url)
     repeating.resend_seconds = 0.05
-    courier, found = Courier("d", repeating, utc_now, max_delay=0.02), {}
-    with delivering(courier):
-        courier.tell(firing)
-        wait_until(lambda: settled(courier, found).get("a") and len(receiver.bodies) > 2)
+    notifier, found = Notifier("d", repeating, utc_now, max_delay=0.02), {}
+    with delivering(notifier):
+        notifier.tell(firing)
+        wait_until(lambda: settled(notifier, found).get("a") and len(receiver.bodies) > 2)
         status[0] = 503
         failed = len(receiver.bodies)
         wait_until(lambda: len(receiver.bodies) > failed + 2)
-        courier.tell(notice("a", "resolved", since=firing.alert.since))
-        wait_until(lambda: courier.waiting)
+        notifier.tell(notice("a", "resolved", since=firing.alert.since))
+        wait_until(lambda: notifier.waiting)
         status[0], found = 200, {}
-        wait_until(lambda: settled(courier, found).get("a"))
+        wait_until(lambda: settled(notifier, found).get("a"))
         resolved = len(receiver.bodies)
         wait_until(lambda: len(receiver.bodies) > resolved + 4)
     ends = [datetime.fromisoformat(body[0]["endsAt"]) for body in receiver.bodies[resolved:]]
@@ -240,11 +240,11 @@ def test_alert_resolved_during_an_outage_stays_resolved(receiver):
 
 def test_alertmanager_rejecting_one_accepts_others(program, tmp_path, receiver):
     with alertmanager(program, tmp_path / "am", receiver) as manager:
-        courier, found = Courier("d", sender("alertmanager", manager.url), utc_now), {}
+        notifier, found = Notifier("d", sender("alertmanager", manager.url), utc_now), {}
         for one in (notice("a"), notice(BAD, label=""), notice("b")):
-            courier.tell(one)
-        with delivering(courier):
-            wait_until(lambda: len(settled(courier, found)) == 3, 30)
+            notifier.tell(one)
+        with delivering(notifier):
+            wait_until(lambda: len(settled(notifier, found)) == 3, 30)
         assert {name: status for name, (status, _) in found.items()} == {"a": "told", BAD: "rejected", "b": "told"}
         assert "it answers 400" in found[BAD][1]
         assert {alert["labels"]["topic"] for alert in manager.alerts()} == {"a", "b"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, BookKeeperSidecar
 from anabranch.local.bookies.programs import BookKeeperPrograms, ensure_programs
 from anabranch.local.setup import Jars
 from schemas.settings.root import load_settings
@@ -27,8 +27,8 @@ def soon() -> float:
     return time.time() + 120
 
 
-class KeptHands(LedgerHands):
-    """Hands that one command after the other uses in this process: each would wait seconds for a JVM of its own."""
+class KeptSidecar(BookKeeperSidecar):
+    """Sidecar that one command after the other uses in this process: each would wait seconds for a JVM of its own."""
 
     def close(self) -> None:
         """A command has ended."""
@@ -40,12 +40,12 @@ class KeptHands(LedgerHands):
 
 @dataclass
 class BookKeepers:
-    """The clusters, the hands over all of them, and what writes ledgers."""
+    """The clusters, the sidecar over all of them, and what writes ledgers."""
 
     clusters: dict[str, BookKeeperCluster]
     programs: BookKeeperPrograms
     folder: Path
-    hands: KeptHands
+    sidecar: KeptSidecar
     writer: LedgerWriter
 
     def write(self, cluster: str, **what: object) -> int:
@@ -57,17 +57,17 @@ class BookKeepers:
         """Where a cluster is, and a secret that its bookies do not ask for."""
         return BookKeeperAddress(self.clusters[cluster].uri, {"clientAuthProviderSecret": SECRET})
 
-    def new_hands(self, concurrency: int = 16) -> LedgerHands:
-        """Hands with a program of their own."""
-        return LedgerHands(*self._of_hands(concurrency), concurrency)
+    def new_sidecar(self, concurrency: int = 16) -> BookKeeperSidecar:
+        """Sidecar with a program of its own."""
+        return BookKeeperSidecar(*self._of_sidecar(concurrency), concurrency)
 
-    def kept_hands(self) -> KeptHands:
+    def kept_sidecar(self) -> KeptSidecar:
         """Those that stay."""
-        return KeptHands(*self._of_hands(16))
+        return KeptSidecar(*self._of_sidecar(16))
 
-    def _of_hands(self, concurrency: int) -> tuple[list[str], dict[str, BookKeeperAddress], Path]:
+    def _of_sidecar(self, concurrency: int) -> tuple[list[str], dict[str, BookKeeperAddress], Path]:
         addresses = {name: self.address(name) for name in self.clusters}
-        return self.programs.hands(self.folder, concurrency), addresses, self.folder / "hands.log"
+        return self.programs.sidecar(self.folder, concurrency), addresses, self.folder / "hands.log"
 
 
 @pytest.fixture(scope="session")
@@ -88,13 +88,13 @@ def bookkeepers(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for server in servers:
             server.wait_until_serving()
         start_clusters(*clusters.values())
-        made.hands, made.writer = made.kept_hands(), LedgerWriter(programs, folder)
+        made.sidecar, made.writer = made.kept_sidecar(), LedgerWriter(programs, folder)
         # Ids of `old` begin above those that a test may have `new` and `colo` choose: a copy keeps its id.
         made.writer.write(clusters["old"].uri, 100, entries=0)
         yield made
     finally:
-        if made.hands is not None:
-            made.hands.end()
+        if made.sidecar is not None:
+            made.sidecar.end()
         if made.writer is not None:
             made.writer.close()
         for cluster in clusters.values():

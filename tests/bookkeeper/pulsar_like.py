@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from anabranch.bookkeeper import steps
 from anabranch.bookkeeper.metadata import PulsarMetadata
 from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
-from anabranch.bookkeeper.sidecar import LedgerHands
+from anabranch.bookkeeper.sidecar import BookKeeperSidecar
 from anabranch.cli.bookies import switch
 from anabranch.cli.bookies.clusters import Bookies
 from anabranch.cli.main import cli
@@ -139,15 +139,15 @@ class PulsarLike(Commands):
         self.metadata = PulsarMetadata(client)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """It, in this process; on the clusters of the tests with their hands, else with new ones."""
-        words, new_hands = self.command(*arguments)[3:], Bookies._new_hands
+        """It, in this process; on the clusters of the tests with their sidecar, else with new ones."""
+        words, new_sidecar = self.command(*arguments)[3:], Bookies._new_sidecar
         known = {name: cluster.uri for name, cluster in self.bookkeepers.clusters.items()}
 
-        def hands(bookies: Bookies, clusters: dict[str, str]) -> LedgerHands:
-            return self.bookkeepers.hands if clusters.items() <= known.items() else new_hands(bookies, clusters)
+        def sidecar(bookies: Bookies, clusters: dict[str, str]) -> BookKeeperSidecar:
+            return self.bookkeepers.sidecar if clusters.items() <= known.items() else new_sidecar(bookies, clusters)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Bookies, "_new_hands", hands)
+            patch.setattr(Bookies, "_new_sidecar", sidecar)
             for module in (steps, switch):
                 patch.setattr(module, "DELETES_WITHIN_S", DELETES_WITHIN_S)
             done = CliRunner().invoke(cli, words, env=self.environment(), catch_exceptions=False)

@@ -221,7 +221,7 @@ class Lock:
         return [self._name] if self._world.locked else []
 
 
-class Hands:
+class Sidecar:
     """Ledgers in memory; a copy is made in two effects, as half of one can be there."""
 
     def __init__(self, world: World, lock: RLock) -> None:
@@ -316,8 +316,8 @@ class Simulated:
     def connected(self, address: str) -> Client:
         return Client(self.world, address, self._lock)
 
-    def hands(self) -> Hands:
-        return Hands(self.world, self._lock)
+    def sidecar(self) -> Sidecar:
+        return Sidecar(self.world, self._lock)
 
     @contextmanager
     def under_the_commands(self) -> Iterator[None]:
@@ -328,8 +328,8 @@ class Simulated:
             def _connected(self, address: str, context: Any, chroot: str, logs_in: bool) -> Any:
                 return simulated.connected(address)
 
-            def _new_hands(self, clusters: Mapping[str, str]) -> Any:
-                return simulated.hands()
+            def _new_sidecar(self, clusters: Mapping[str, str]) -> Any:
+                return simulated.sidecar()
 
         def committed(table: OpenTable, *arguments: Any) -> Any:
             simulated.world.live()

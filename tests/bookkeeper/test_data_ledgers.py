@@ -17,7 +17,7 @@ from anabranch.bookkeeper.registry import Registry
 from decisions.bookkeeper.seen import BookieView
 from schemas.bookies import BookieSnapshot, Bootstrap, ClusterEntry, DataLedger, Directive, LedgerSeen, TopicRecord
 from tests.bookkeeper.messages import made
-from tests.bookkeeper.simulated import Hands, Simulated, ledger, registered, world
+from tests.bookkeeper.simulated import Sidecar, Simulated, ledger, registered, world
 
 RECORDED = 1_700_000_000_000
 CLUSTERS = tuple(ClusterEntry(name=name, metadata_service_uri=f"zk://{name}/ledgers") for name in ("old", "new"))
@@ -109,18 +109,18 @@ def many(tmp_path: Path) -> Iterator[Simulated]:
 def test_commands_look_at_few_of_many_data_ledgers(many: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     listed: list[str] = []
-    real_open, real_list = Hands.open, Hands.ledgers
+    real_open, real_list = Sidecar.open, Sidecar.ledgers
 
-    def counted_open(hands: Hands, cluster: str, number: int) -> Any:
+    def counted_open(sidecar: Sidecar, cluster: str, number: int) -> Any:
         opened.append(number)
-        return real_open(hands, cluster, number)
+        return real_open(sidecar, cluster, number)
 
-    def counted_list(hands: Hands, cluster: str) -> Iterator[int]:
+    def counted_list(sidecar: Sidecar, cluster: str) -> Iterator[int]:
         listed.append(cluster)
-        return real_list(hands, cluster)
+        return real_list(sidecar, cluster)
 
-    monkeypatch.setattr(Hands, "open", counted_open)
-    monkeypatch.setattr(Hands, "ledgers", counted_list)
+    monkeypatch.setattr(Sidecar, "open", counted_open)
+    monkeypatch.setattr(Sidecar, "ledgers", counted_list)
     many.ok("switch", "--target", "new")
     assert max(opened) <= 2, "before the bootstrap record all is where it is: none of them is opened"
     many.ok("switch", "--target", "new", "--no-dry-run")

@@ -37,7 +37,7 @@ class Metadata:
         self.writes += 1
 
 
-class Hands:
+class Sidecar:
     """Ledgers that are whole on both clusters; deletions are noted with their deadline."""
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Ids:
         return self._instance
 
 
-def steps(metadata: Any, hands: Any, routing: Routing = "stopped", **instances: str | None) -> Steps:
+def steps(metadata: Any, sidecar: Any, routing: Routing = "stopped", **instances: str | None) -> Steps:
     found = {"old": "i-old", "new": "i-new", **instances}
     guard = SwitchGuard(metadata, routing, lambda uri: Ids(found[uri.split("/")[2]]))  # type: ignore[arg-type, return-value]
     store: Any = type("Store", (), {"path": "/admin/bookie-clusters"})
-    return Steps(store, metadata, hands, ZnodeWrite("/term", None, 1), guard, clock=lambda: metadata.clock)
+    return Steps(store, metadata, sidecar, ZnodeWrite("/term", None, 1), guard, clock=lambda: metadata.clock)
 
 
 def step(action: Any, **over: Any) -> Step:
@@ -95,15 +95,15 @@ def step(action: Any, **over: Any) -> Step:
 
 @pytest.mark.parametrize("seconds", [0, 40])
 def test_deadline_is_fixed_before_the_term_is_checked(seconds: float) -> None:
-    metadata, hands = Metadata(seconds=seconds), Hands()
-    assert steps(metadata, hands).carry_out(step("delete"), REGISTRY).status == "applied"
+    metadata, sidecar = Metadata(seconds=seconds), Sidecar()
+    assert steps(metadata, sidecar).carry_out(step("delete"), REGISTRY).status == "applied"
     # The first transaction is the check at the beginning of a step, the second the one that the deletion rests on.
-    [(_, _, until)] = hands.deleted
+    [(_, _, until)] = sidecar.deleted
     assert until == 1000.0 + seconds + DELETES_WITHIN_S
 
 
 def test_deletion_that_is_too_late_is_superseded() -> None:
-    class Late(Hands):
+    class Late(Sidecar):
         def delete(self, cluster: str, ledger: int, until: float) -> None:
             raise LedgerRefused(TOO_LATE, "the deadline has passed")
 
@@ -118,10 +118,10 @@ ACTIONS = ["copy", "verify", "seal", "unload", "cas_attribution", "forward_owner
     [*((action, "stopped", ["b:8080"]) for action in ACTIONS), ("seal", "stock", []), ("seal", "stock", ["b:8080"])],
 )
 def test_blocking_brokers_prevent_every_step(action: str, routing: Routing, brokers: list[str]) -> None:
-    metadata, hands = Metadata(*brokers), Hands()
+    metadata, sidecar = Metadata(*brokers), Sidecar()
     with pytest.raises(Unsafe, match="brokers"):
-        steps(metadata, hands, routing).carry_out(step(action), REGISTRY)
-    assert (metadata.writes, hands.deleted, hands.sealed) == (0, [], [])
+        steps(metadata, sidecar, routing).carry_out(step(action), REGISTRY)
+    assert (metadata.writes, sidecar.deleted, sidecar.sealed) == (0, [], [])
 
 
 def test_broker_that_starts_meanwhile_stops_a_seal() -> None:
@@ -129,11 +129,11 @@ def test_broker_that_starts_meanwhile_stops_a_seal() -> None:
         def write(self, writes: list[ZnodeWrite]) -> None:
             self.brokers = ["b:8080"]
 
-    hands = Hands()
+    sidecar = Sidecar()
     for action in ("seal", "delete"):
         with pytest.raises(Unsafe, match="registered now, such as b:8080"):
-            steps(Starting(), hands).carry_out(step(action), REGISTRY)
-    assert (hands.sealed, hands.deleted) == ([], [])
+            steps(Starting(), sidecar).carry_out(step(action), REGISTRY)
+    assert (sidecar.sealed, sidecar.deleted) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -147,17 +147,17 @@ def test_broker_that_starts_meanwhile_stops_a_seal() -> None:
 def test_nothing_is_done_between_names_of_one_cluster(
     action: str, instances: dict[str, str | None], words: str
 ) -> None:
-    hands = Hands()
+    sidecar = Sidecar()
     with pytest.raises(Unsafe, match=words):
-        steps(Metadata(), hands, **instances).carry_out(step(action), REGISTRY)
-    assert hands.deleted == []
+        steps(Metadata(), sidecar, **instances).carry_out(step(action), REGISTRY)
+    assert sidecar.deleted == []
 
 
 def test_unregistered_cluster_refused() -> None:
     entry = OLD.model_copy(update={"instance": "i-before"})
     registry = Registry((entry, NEW), None, REGISTRY.directive, 1)
     with pytest.raises(Unsafe, match="was registered with i-before"):
-        steps(Metadata(), Hands()).carry_out(step("delete"), registry)
+        steps(Metadata(), Sidecar()).carry_out(step("delete"), registry)
 
 
 def test_overtaken_orchestrator_deletes_nothing() -> None:
@@ -167,7 +167,7 @@ def test_overtaken_orchestrator_deletes_nothing() -> None:
             if self.writes == 2:
                 raise TermLost("another orchestrator has taken over")
 
-    hands = Hands()
+    sidecar = Sidecar()
     with pytest.raises(TermLost):
-        steps(Overtaken(), hands).carry_out(step("delete"), REGISTRY)
-    assert hands.deleted == []
+        steps(Overtaken(), sidecar).carry_out(step("delete"), REGISTRY)
+    assert sidecar.deleted == []

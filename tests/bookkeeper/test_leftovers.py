@@ -231,7 +231,7 @@ def forwarded(simulated: Simulated, owner: Owner, ledger_id: int = 2) -> tuple[s
         stamps={"2": "new:2"},
         reason="test",
     )
-    done = Steps(store, metadata, simulated.hands(), term, guard, owner).carry_out(step, registry)  # type: ignore[arg-type]
+    done = Steps(store, metadata, simulated.sidecar(), term, guard, owner).carry_out(step, registry)  # type: ignore[arg-type]
     return done.status, dict(done.seen)
 
 

@@ -21,7 +21,7 @@ from anabranch.bookkeeper.records import (
     stamp_cursor,
     stamp_locator,
 )
-from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, BookKeeperSidecar
 from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import Jars
 from schemas.settings.root import load_settings
@@ -39,11 +39,11 @@ _TEXT = '{"name":"","schema":"","type":"STRING","properties":{}}'
 
 @dataclass
 class Brokered:
-    """A broker, its metadata, the hands over its bookies (`old`) and others (`new`), and a client of its interface."""
+    """A broker, its metadata, the sidecar over its bookies (`old`) and others (`new`), a client of its interface."""
 
     cluster: PulsarCluster
     metadata: PulsarMetadata
-    hands: LedgerHands
+    sidecar: BookKeeperSidecar
     client: httpx.Client
     new: BookKeeperCluster
 
@@ -91,10 +91,10 @@ def brokered(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFac
         zookeeper = KazooClient(cluster.zookeeper.address)
         zookeeper.start()
         with (
-            LedgerHands(programs.hands(folder / "hands"), addresses, folder / "hands.log") as hands,
+            BookKeeperSidecar(programs.sidecar(folder / "hands"), addresses, folder / "hands.log") as sidecar,
             httpx.Client(base_url=cluster.brokers[0].admin_url, timeout=30, follow_redirects=True) as client,
         ):
-            one = Brokered(cluster, PulsarMetadata(zookeeper), hands, client, new)
+            one = Brokered(cluster, PulsarMetadata(zookeeper), sidecar, client, new)
             assert client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={}).status_code == 204
             for topic in ("t", "c"):
                 assert client.put(f"/admin/v2/persistent/{NAMESPACE}/{topic}").status_code == 204
@@ -121,7 +121,7 @@ def change(metadata: PulsarMetadata, path: str, to: Callable[[bytes], bytes]) ->
 
 
 def test_killed_broker_schemas_and_cursors_copied(brokered: Brokered) -> None:
-    [broker], metadata, hands = brokered.cluster.brokers, brokered.metadata, brokered.hands
+    [broker], metadata, sidecar = brokered.cluster.brokers, brokered.metadata, brokered.sidecar
     broker.kill()
     schema_path = f"/schemas/{NAMESPACE}/t"
     cursor_path = f"/managed-ledgers/{NAMESPACE}/persistent/c/s"
@@ -135,14 +135,14 @@ def test_killed_broker_schemas_and_cursors_copied(brokered: Brokered) -> None:
     [data] = [read_data_ledgers(one.content) for one in metadata.topics() if one.path == cursor_path[:-2]]
     assert [one.version for one in schema] == [0, 1]
     assert cursor.ledger >= 0
-    assert hands.open("old", data[0].ledger).custom["component"]
+    assert sidecar.open("old", data[0].ledger).custom["component"]
 
-    hands.seal("old", cursor.ledger)
+    sidecar.seal("old", cursor.ledger)
     for ledger in {one.ledger for one in schema} | {cursor.ledger}:
-        assert hands.copy("old", "new", ledger, soon()).how == "copied"
-        assert hands.verify("old", "new", ledger).same
-    assert hands.open("new", schema[0].ledger).custom["pulsar/schemaId"]
-    assert hands.open("new", cursor.ledger).custom["pulsar/cursor"]
+        assert sidecar.copy("old", "new", ledger, soon()).how == "copied"
+        assert sidecar.verify("old", "new", ledger).same
+    assert sidecar.open("new", schema[0].ledger).custom["pulsar/schemaId"]
+    assert sidecar.open("new", cursor.ledger).custom["pulsar/cursor"]
 
     stamps = {one.ledger: f"new:{one.ledger}" for one in schema}
     change(metadata, schema_path, lambda content: stamp_locator(content, stamps))

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anabranch.bookkeeper import sidecar as hands_module
-from anabranch.bookkeeper.process import HandsLost
+from anabranch.bookkeeper import sidecar as sidecar_module
+from anabranch.bookkeeper.process import SidecarLost
 from anabranch.bookkeeper.sidecar import (
     CONFLICT,
     FENCED,
@@ -23,7 +23,7 @@ from anabranch.bookkeeper.sidecar import (
     NOT_ENOUGH_BOOKIES,
     SOURCE_OPEN,
     TOO_LATE,
-    LedgerHands,
+    BookKeeperSidecar,
     LedgerRefused,
 )
 from tests.bookkeeper.conftest import SECRET, BookKeepers, soon
@@ -33,10 +33,10 @@ SCHEMA = {"application": "pulsar", "component": "schema", "pulsar/schemaId": "ac
 """Custom metadata as Pulsar gives them to a schema's ledger."""
 
 
-def refused(hands: LedgerHands, ledger: int, target: str = "new") -> str:
+def refused(sidecar: BookKeeperSidecar, ledger: int, target: str = "new") -> str:
     """The name that a copy is refused with."""
     with pytest.raises(LedgerRefused) as caught:
-        hands.copy("old", target, ledger, soon())
+        sidecar.copy("old", target, ledger, soon())
     return caught.value.name
 
 
@@ -45,15 +45,15 @@ def refused(hands: LedgerHands, ledger: int, target: str = "new") -> str:
     [("new", 0, 1), ("new", 1, 1), ("new", 150, 300), ("new", 3, 700_000), ("colo", 150, 300)],
 )
 def test_copy_keeps_ids_metadata_and_contents(bookkeepers: BookKeepers, target: str, entries: int, size: int) -> None:
-    hands = bookkeepers.hands
+    sidecar = bookkeepers.sidecar
     ledger = bookkeepers.write("old", entries=entries, size=size, custom=SCHEMA)
-    copied = hands.copy("old", target, ledger, soon())
-    verified = hands.verify("old", target, ledger)
+    copied = sidecar.copy("old", target, ledger, soon())
+    verified = sidecar.verify("old", target, ledger)
     assert (copied.how, copied.last, copied.length) == ("copied", entries - 1, entries * size)
     assert (verified.same, verified.differences, len(verified.sha256)) == (True, (), 64)
-    assert hands.open("old", ledger) == hands.open(target, ledger)
-    assert hands.open(target, ledger).custom == SCHEMA
-    assert hands.copy("old", target, ledger, soon()).how == "same"
+    assert sidecar.open("old", ledger) == sidecar.open(target, ledger)
+    assert sidecar.open(target, ledger).custom == SCHEMA
+    assert sidecar.copy("old", target, ledger, soon()).how == "same"
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_copy_keeps_ids_metadata_and_contents(bookkeepers: BookKeepers, target: 
 def test_id_of_other_ledger_refused_untouched(bookkeepers: BookKeepers, other: dict[str, object]) -> None:
     ledger = bookkeepers.write("old", custom=SCHEMA)
     bookkeepers.write("new", ledger=ledger, **{"custom": SCHEMA, **other})
-    before = bookkeepers.hands.open("new", ledger)
-    assert refused(bookkeepers.hands, ledger) == CONFLICT
-    assert not bookkeepers.hands.verify("old", "new", ledger).same
-    assert bookkeepers.hands.open("new", ledger) == before
+    before = bookkeepers.sidecar.open("new", ledger)
+    assert refused(bookkeepers.sidecar, ledger) == CONFLICT
+    assert not bookkeepers.sidecar.verify("old", "new", ledger).same
+    assert bookkeepers.sidecar.open("new", ledger) == before
 
 
 @pytest.mark.parametrize(("entries", "is_open"), [(0, True), (2, True), (3, True), (0, False), (2, False)])
@@ -73,8 +73,8 @@ def test_partial_copy_redone_from_any_point(bookkeepers: BookKeepers, entries: i
     """Open: its program was killed; closed: a write failed."""
     ledger = bookkeepers.write("old", custom=SCHEMA)
     bookkeepers.write("new", ledger=ledger, custom=SCHEMA, entries=entries, leave_open=is_open)
-    assert bookkeepers.hands.copy("old", "new", ledger, soon()).how == "again"
-    assert bookkeepers.hands.verify("old", "new", ledger).same
+    assert bookkeepers.sidecar.copy("old", "new", ledger, soon()).how == "again"
+    assert bookkeepers.sidecar.verify("old", "new", ledger).same
 
 
 def test_killed_copies_are_repaired(bookkeepers: BookKeepers) -> None:
@@ -86,48 +86,48 @@ def test_killed_copies_are_repaired(bookkeepers: BookKeepers) -> None:
     def copy(ledger: int) -> None:
         while ledger not in done:
             try:
-                hands.copy("old", "new", ledger, soon())
+                sidecar.copy("old", "new", ledger, soon())
                 done.append(ledger)
-            except HandsLost:
+            except SidecarLost:
                 continue
 
-    def kill(hands: LedgerHands) -> None:
+    def kill(sidecar: BookKeeperSidecar) -> None:
         for share in (1, 6):
             wait_until(lambda share=share: len(done) >= share or ended.is_set(), 60)  # type: ignore[misc]
-            if hands.pid is not None and psutil.pid_exists(hands.pid):
-                os.kill(hands.pid, signal.SIGKILL)
+            if sidecar.pid is not None and psutil.pid_exists(sidecar.pid):
+                os.kill(sidecar.pid, signal.SIGKILL)
 
-    with bookkeepers.new_hands(8) as hands, ThreadPoolExecutor(9) as pool:
-        killing = pool.submit(kill, hands)
+    with bookkeepers.new_sidecar(8) as sidecar, ThreadPoolExecutor(9) as pool:
+        killing = pool.submit(kill, sidecar)
         list(pool.map(copy, ledgers))
         ended.set()
         killing.result()
-        assert hands.starts > 1
+        assert sidecar.starts > 1
     with ThreadPoolExecutor(8) as pool:
-        assert all(one.same for one in pool.map(lambda one: bookkeepers.hands.verify("old", "new", one), ledgers))
+        assert all(one.same for one in pool.map(lambda one: bookkeepers.sidecar.verify("old", "new", one), ledgers))
 
 
 def test_an_open_source_is_refused_until_it_is_sealed(bookkeepers: BookKeepers) -> None:
     ledger = bookkeepers.write("old", entries=20, leave_open=True)
-    assert refused(bookkeepers.hands, ledger) == SOURCE_OPEN
+    assert refused(bookkeepers.sidecar, ledger) == SOURCE_OPEN
     with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
-        bookkeepers.hands.open("new", ledger)
-    assert bookkeepers.hands.seal("old", ledger).last == 19
-    assert bookkeepers.hands.copy("old", "new", ledger, soon()).last == 19
+        bookkeepers.sidecar.open("new", ledger)
+    assert bookkeepers.sidecar.seal("old", ledger).last == 19
+    assert bookkeepers.sidecar.copy("old", "new", ledger, soon()).last == 19
 
 
 def test_ids_fenced_by_bookies_refused_by_name(bookkeepers: BookKeepers) -> None:
     """On all bookies: a copy that happens on others goes through."""
-    hands, ledger = bookkeepers.hands, bookkeepers.write("old", quorum=2)
+    sidecar, ledger = bookkeepers.sidecar, bookkeepers.write("old", quorum=2)
     bookkeepers.write("new", ledger=ledger, quorum=2, entries=2, leave_open=True)
-    hands.seal("new", ledger)
+    sidecar.seal("new", ledger)
     for _ in range(2):
-        assert refused(hands, ledger) == FENCED
-    assert not hands.verify("old", "new", ledger).same
+        assert refused(sidecar, ledger) == FENCED
+    assert not sidecar.verify("old", "new", ledger).same
 
 
 def test_lost_source_bookie_costs_only_sole_copies(bookkeepers: BookKeepers) -> None:
-    hands, bookies = bookkeepers.hands, bookkeepers.clusters["old"].bookies
+    sidecar, bookies = bookkeepers.sidecar, bookkeepers.clusters["old"].bookies
     twice = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 4, quorum=2)
     # BookKeeper chooses the bookie of each at random: of twelve, all are on the same one once in two thousand runs.
     once = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 12)
@@ -135,65 +135,65 @@ def test_lost_source_bookie_costs_only_sole_copies(bookkeepers: BookKeepers) -> 
     bookies[0].kill()
     try:
         # What their metadata say is known all the same: when they were made tells where they belong.
-        away = [found for ledger in left_open if (found := hands.open("old", ledger)).unreadable]
+        away = [found for ledger in left_open if (found := sidecar.open("old", ledger)).unreadable]
         assert 0 < len(away) < len(left_open)
         assert all(found.made and not found.closed for found in away)
-        assert all(copied(hands, ledger) for ledger in twice)
-        lost = [ledger for ledger in once if not copied(hands, ledger)]
+        assert all(copied(sidecar, ledger) for ledger in twice)
+        lost = [ledger for ledger in once if not copied(sidecar, ledger)]
         assert lost
         assert len(lost) < len(once)
-        assert all(hands.open("old", ledger).last == 2 for ledger in lost)
+        assert all(sidecar.open("old", ledger).last == 2 for ledger in lost)
     finally:
         bookies[0].start()
     for ledger in lost:
-        wait_until(lambda ledger=ledger: copied(hands, ledger), 30)  # type: ignore[misc]
-    assert all(hands.verify("old", "new", ledger).same for ledger in twice + once)
+        wait_until(lambda ledger=ledger: copied(sidecar, ledger), 30)  # type: ignore[misc]
+    assert all(sidecar.verify("old", "new", ledger).same for ledger in twice + once)
 
 
 def test_a_full_target_refuses_and_keeps_nothing(bookkeepers: BookKeepers) -> None:
-    hands, [bookie] = bookkeepers.hands, bookkeepers.clusters["colo"].bookies
+    sidecar, [bookie] = bookkeepers.sidecar, bookkeepers.clusters["colo"].bookies
     ledger = bookkeepers.write("old")
     bookie.stop()
     bookie.settings = {"diskUsageThreshold": 0.0001, "diskUsageWarnThreshold": 0.0001, "diskUsageLwmThreshold": 0.0001}
     bookie.start()
     try:
-        assert refused(hands, ledger, "colo") == NOT_ENOUGH_BOOKIES
+        assert refused(sidecar, ledger, "colo") == NOT_ENOUGH_BOOKIES
         with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
-            hands.open("colo", ledger)
+            sidecar.open("colo", ledger)
     finally:
         bookie.stop()
         bookie.settings = {}
         bookie.start()
-    wait_until(lambda: copied(hands, ledger, "colo"), 30)
+    wait_until(lambda: copied(sidecar, ledger, "colo"), 30)
 
 
-def copied(hands: LedgerHands, ledger: int, target: str = "new") -> str:
+def copied(sidecar: BookKeeperSidecar, ledger: int, target: str = "new") -> str:
     """How a ledger was copied; empty: it was not."""
     try:
-        return hands.copy("old", target, ledger, soon()).how
+        return sidecar.copy("old", target, ledger, soon()).how
     except LedgerRefused:
         return ""
 
 
 def test_ledgers_are_listed_in_order_over_pages(bookkeepers: BookKeepers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hands_module, "_PAGE", 3)
+    monkeypatch.setattr(sidecar_module, "_PAGE", 3)
     made = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 8, entries=0)
     made += [bookkeepers.write("old", entries=0, ledger=one) for one in (5_000_000_000, 2**33)]
     try:
-        found = list(bookkeepers.hands.ledgers("old"))
+        found = list(bookkeepers.sidecar.ledgers("old"))
         assert found == sorted(set(found))
         assert set(made) <= set(found)
     finally:
         for ledger in made[-2:]:
-            bookkeepers.hands.delete("old", ledger, soon())
+            bookkeepers.sidecar.delete("old", ledger, soon())
 
 
 def test_deleting_twice_is_no_fault(bookkeepers: BookKeepers) -> None:
     ledger = bookkeepers.write("old")
     for _ in range(2):
-        bookkeepers.hands.delete("old", ledger, soon())
+        bookkeepers.sidecar.delete("old", ledger, soon())
     with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
-        bookkeepers.hands.open("old", ledger)
+        bookkeepers.sidecar.open("old", ledger)
 
 
 def test_the_program_ends_when_who_asked_is_gone(bookkeepers: BookKeepers, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_program_ends_when_who_asked_is_gone(bookkeepers: BookKeepers, tmp_p
     ]
     with open(tmp_path / "hands.log", "wb") as log:
         program = subprocess.Popen(
-            bookkeepers.programs.hands(tmp_path, 1),
+            bookkeepers.programs.sidecar(tmp_path, 1),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -215,19 +215,19 @@ def test_the_program_ends_when_who_asked_is_gone(bookkeepers: BookKeepers, tmp_p
     said, _ = program.communicate("".join(f"{json.dumps(one)}\n" for one in [*requests, copy, copy]), timeout=60)
     assert program.returncode == 0
     assert len(said.splitlines()) < 4
-    assert copied(bookkeepers.hands, ledger)
+    assert copied(bookkeepers.sidecar, ledger)
 
 
 def test_secrets_stay_out_of_arguments_and_logs(bookkeepers: BookKeepers) -> None:
-    assert bookkeepers.hands.open("new", bookkeepers.write("new")).closed
-    process = psutil.Process(bookkeepers.hands.pid)
+    assert bookkeepers.sidecar.open("new", bookkeepers.write("new")).closed
+    process = psutil.Process(bookkeepers.sidecar.pid)
     assert SECRET not in f"{process.cmdline()} {process.environ()} {bookkeepers.address('new')}"
     assert SECRET not in (bookkeepers.folder / "hands.log").read_text()
 
 
 def test_nothing_is_deleted_after_the_deadline(bookkeepers: BookKeepers) -> None:
     """By the program, which looks at the deadline when it deletes, however late it was asked."""
-    hands, ledger = bookkeepers.hands, bookkeepers.write("old")
+    sidecar, ledger = bookkeepers.sidecar, bookkeepers.write("old")
     half = bookkeepers.write("old", entries=3, seed=4)
     bookkeepers.write("new", ledger=half, entries=2, seed=4, leave_open=True)
     passed = int(time.time() * 1000) - 1
@@ -236,8 +236,8 @@ def test_nothing_is_deleted_after_the_deadline(bookkeepers: BookKeepers) -> None
         {"op": "delete", "cluster": "old", "ledger": ledger},
         {"op": "copy", "from": "old", "to": "new", "ledger": half, "until": passed},
     ):
-        process = hands._running(["old", "new"])
+        process = sidecar._running(["old", "new"])
         assert process.ask(request, 60)["error"] == TOO_LATE
-    assert hands.open("old", ledger).closed
-    assert not hands.open("new", half).closed
-    assert hands.copy("old", "new", half, soon()).how == "again"
+    assert sidecar.open("old", ledger).closed
+    assert not sidecar.open("new", half).closed
+    assert sidecar.copy("old", "new", half, soon()).how == "again"

@@ -51,7 +51,7 @@ def test_switch_rollback_cleanup_lose_nothing(pulsar: PulsarLike) -> None:
     assert "17 of 17 on new" in pulsar.ok(*SWITCH)
 
     pulsar.ok("cleanup", "--force", "--no-dry-run")
-    there = set(pulsar.bookkeepers.hands.ledgers("old"))
+    there = set(pulsar.bookkeepers.sidecar.ledgers("old"))
     assert not there & set(pulsar.attributions())
     assert "all in order" in pulsar.ok("check", "--contents")
     assert pulsar.answer("status")["phase"] == "DONE"
@@ -96,7 +96,7 @@ def test_failed_ledgers_explained_and_retried(pulsar: PulsarLike) -> None:
     pulsar.cursor("lost", "sub", lost)
     pulsar.schema("open", [open_one])
     bookkeepers.write("new", ledger=taken, seed=99)
-    bookkeepers.hands.delete("old", lost, soon())
+    bookkeepers.sidecar.delete("old", lost, soon())
 
     rehearsed = pulsar.ok("switch", "--target", "new")
     assert "would fail: ledger" in rehearsed
@@ -118,9 +118,9 @@ def test_failed_ledgers_explained_and_retried(pulsar: PulsarLike) -> None:
     assert taken not in [one["ledger"] for one in kept["steps"] if one["action"] == "delete"]
 
     # As it says: what nobody needs is deleted there, the subscription is reset, the schema is read.
-    bookkeepers.hands.delete("new", taken, soon())
+    bookkeepers.sidecar.delete("new", taken, soon())
     pulsar.client.delete("/managed-ledgers/t/n/persistent/lost/sub")
-    bookkeepers.hands.seal("old", open_one)
+    bookkeepers.sidecar.seal("old", open_one)
     done = pulsar.run("switch", "--target", "new", "--no-dry-run")
     if done.returncode:
         # Bookies remember an id that was deleted; those of another place in the ring may not.
@@ -206,6 +206,6 @@ def test_switch_within_one_zookeeper_cleans_up(bookkeepers: BookKeepers, tmp_pat
         assert "17 of 17 on colo" in pulsar.ok("switch", "--target", "colo", "--no-dry-run")
         assert "all in order" in pulsar.ok("check", "--contents")
         pulsar.ok("cleanup", "--force", "--no-dry-run")
-        assert not set(bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
+        assert not set(bookkeepers.sidecar.ledgers("old")) & set(pulsar.attributions())
         assert "all in order" in pulsar.ok("check", "--contents")
         assert pulsar.answer("status")["phase"] == "DONE"

@@ -59,14 +59,14 @@ def steps_begun(pulsar: PulsarLike) -> int:
 def moved(pulsar: PulsarLike, cluster: str) -> int:
     """Ledgers that are on a cluster, and those that are attributed to it."""
     stamps = pulsar.attributions()
-    there = set(pulsar.bookkeepers.hands.ledgers(cluster)) & set(stamps)
+    there = set(pulsar.bookkeepers.sidecar.ledgers(cluster)) & set(stamps)
     return len(there) + sum(stamp is not None and stamp.startswith(cluster) for stamp in stamps.values())
 
 
 def left(pulsar: PulsarLike, cluster: str) -> int:
     """Ledgers of schemas and subscriptions that a cluster no longer has."""
     stamps = pulsar.attributions()
-    return len(stamps) - len(set(pulsar.bookkeepers.hands.ledgers(cluster)) & set(stamps))
+    return len(stamps) - len(set(pulsar.bookkeepers.sidecar.ledgers(cluster)) & set(stamps))
 
 
 def killed_at(
@@ -79,7 +79,7 @@ def killed_at(
             wait_until(lambda: process.poll() is not None or progress() >= enough, 240)  # noqa: B023
             killed += process.poll() is None
             if chance.random() < 0.5 and process.poll() is None:
-                # Its hands first: it starts new ones, and is killed in the middle of that.
+                # Its sidecar first: it starts new ones, and is killed in the middle of that.
                 for child in psutil.Process(process.pid).children(recursive=True):
                     child.kill()
     return killed
@@ -148,7 +148,7 @@ def test_random_kills_of_rollback_and_cleanup_lose_nothing(pulsar: PulsarLike, k
     assert killed_at(pulsar, CLEANUP, lambda: left(pulsar, "old"), chance.sample(range(1, 75), kills), chance)
     assert "did not leave" in pulsar.run(*CLEANUP).stderr
     assert "all in order" in pulsar.ok("check", "--contents")
-    assert not set(pulsar.bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
+    assert not set(pulsar.bookkeepers.sidecar.ledgers("old")) & set(pulsar.attributions())
     assert pulsar.contents() == before
 
 
@@ -173,7 +173,7 @@ def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, 
             stamps = one.attributions()
             assert set(stamps.values()) == {f"{home}:{ledger}" for ledger in stamps}
         assert "all in order" in one.ok("check", "--contents")
-        assert not set(bookkeepers.hands.ledgers("old")) & set(one.attributions())
+        assert not set(bookkeepers.sidecar.ledgers("old")) & set(one.attributions())
 
 
 def test_frozen_process_is_fenced_after_takeover(pulsar: PulsarLike) -> None:

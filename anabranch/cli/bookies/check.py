@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.bookkeeper.process import HandsLost
+from anabranch.bookkeeper.process import SidecarLost
 from anabranch.bookkeeper.record import read_before, read_steps, steps_taken, subject_of
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.sidecar import LedgerRefused
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def check_everything(bookies: Bookies, contents: bool, output: str) -> None:
     """Check everything; with `contents` every entry is read. Exit code 1 when an invariant does not hold."""
     registry = bookies.store.read()
-    snapshot = bookies.looker.look("check", "whole", None, bookies.progress(registry), registry)
+    snapshot = bookies.reader.read_snapshot("check", "whole", None, bookies.progress(registry), registry)
     if registry.directive is not None:
         subject = subject_of(bookies.settings.bookies.cluster, registry.directive)
         steps, before = steps_taken(read_steps(bookies.lake, subject)), read_before(bookies.lake, subject)
@@ -58,7 +58,7 @@ def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) 
 
     Each is read whole on the cluster that it is attributed to.
     """
-    hands, seen = bookies.hands(registry), BookieView(snapshot)
+    sidecar, seen = bookies.sidecar(registry), BookieView(snapshot)
     digests = {verified.ledger: verified.sha256 for verified in seen.progress.verified}
     wanted = {
         (str(item.cluster), item.ledger, item.object)
@@ -69,8 +69,8 @@ def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) 
     def read(ledger_on_cluster: tuple[str, int, str]) -> Violation | None:
         cluster, ledger, subject = ledger_on_cluster
         try:
-            checked = hands.verify(cluster, cluster, ledger)
-        except (LedgerRefused, HandsLost) as error:
+            checked = sidecar.verify(cluster, cluster, ledger)
+        except (LedgerRefused, SidecarLost) as error:
             return Violation(invariant="I2", object=subject, detail=f"ledger {ledger} on {cluster}: {error}")
         expected = digests.get(ledger)
         if expected and checked.sha256 != expected:

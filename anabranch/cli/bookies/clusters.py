@@ -21,8 +21,8 @@ from anabranch.bookkeeper.guard import SwitchGuard
 from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata
 from anabranch.bookkeeper.record import progress_of, read_steps, subject_of
 from anabranch.bookkeeper.registry import BadRegistry, Registry, RegistryStore
-from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
-from anabranch.bookkeeper.snapshot_reader import Looker
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, BookKeeperSidecar
+from anabranch.bookkeeper.snapshot_reader import BookieSnapshotReader
 from anabranch.bookkeeper.term import SwitchTerm
 from anabranch.cli.context import Context
 from anabranch.cli.exits import Unreachable
@@ -50,9 +50,9 @@ class Bookies:
         self.metadata = PulsarMetadata(self.client, REQUEST_SECONDS)
         self.store = RegistryStore(self.metadata)
         self._ensembles: dict[str, Any] = {}
-        self._hands: tuple[tuple[tuple[str, str], ...], LedgerHands] | None = None
-        self.looker = Looker(
-            self.store, self.metadata, self.hands, self.ids, chosen.cluster, chosen.brokers, chosen.switch
+        self._sidecar: tuple[tuple[tuple[str, str], ...], BookKeeperSidecar] | None = None
+        self.reader = BookieSnapshotReader(
+            self.store, self.metadata, self.sidecar, self.ids, chosen.cluster, chosen.brokers, chosen.switch
         )
         self.guard = SwitchGuard(self.metadata, chosen.brokers, self.ids)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -62,10 +62,10 @@ class Bookies:
         """Path of the lake that has the steps."""
         return self.settings.lake_path
 
-    def look(self, operation: Operation, depth: Any, request: Request | None = None) -> BookieSnapshot:
+    def read_snapshot(self, operation: Operation, depth: Any, request: Request | None = None) -> BookieSnapshot:
         """A snapshot with all that is on record of the directive."""
         registry = self.store.read()
-        return self.looker.look(operation, depth, request, self.progress(registry), registry)
+        return self.reader.read_snapshot(operation, depth, request, self.progress(registry), registry)
 
     def progress(self, registry: Registry) -> Progress:
         """Return the recorded progress of the directive."""
@@ -74,14 +74,14 @@ class Bookies:
             return Progress()
         return progress_of(directive, read_steps(self.lake, subject_of(self.settings.bookies.cluster, directive)))
 
-    def hands(self, registry: Registry) -> LedgerHands:
+    def sidecar(self, registry: Registry) -> BookKeeperSidecar:
         """Return the ledgers of these clusters; the program is started at the first question."""
         key = tuple((cluster.name, cluster.metadata_service_uri) for cluster in registry.clusters)
-        if self._hands is None or self._hands[0] != key:
-            if self._hands is not None:
-                self._hands[1].close()
-            self._hands = key, self._new_hands(dict(key))
-        return self._hands[1]
+        if self._sidecar is None or self._sidecar[0] != key:
+            if self._sidecar is not None:
+                self._sidecar[1].close()
+            self._sidecar = key, self._new_sidecar(dict(key))
+        return self._sidecar[1]
 
     def ids(self, uri: str) -> LedgerIds:
         """The generators of ids behind a metadata service URI. Raises `MetadataUnreachable`, `BadUri`."""
@@ -109,7 +109,7 @@ class Bookies:
         seconds = REQUEST_SECONDS
         return PlainTopics(controller_transport(settings, "anabranch-bookies", seconds, deadline_seconds=seconds))
 
-    def _new_hands(self, clusters: dict[str, str]) -> LedgerHands:
+    def _new_sidecar(self, clusters: dict[str, str]) -> BookKeeperSidecar:
         from anabranch.local.bookies.programs import ensure_programs
         from runtime.java_home import SetupError
 
@@ -120,7 +120,7 @@ class Bookies:
             programs = ensure_programs(self.settings, lambda text: click.echo(text, err=True))
         except SetupError as error:
             raise click.ClickException(str(error)) from error
-        command = programs.hands(folder, chosen.migration_concurrency, SIDECAR_HEAP)
+        command = programs.sidecar(folder, chosen.migration_concurrency, SIDECAR_HEAP)
         properties, addresses = _properties(self.settings), {}
         for name, uri in clusters.items():
             ensemble = chosen.ensemble_of(read_uri(uri).members)
@@ -135,9 +135,9 @@ class Bookies:
                 )
             addresses[name] = BookKeeperAddress(uri, properties if ensemble is not None else {})
         log_file = folder / "hands.log"
-        hands = LedgerHands(command, addresses, log_file, chosen.migration_concurrency, REQUEST_SECONDS)
-        self._stack.callback(hands.close)
-        return hands
+        sidecar = BookKeeperSidecar(command, addresses, log_file, chosen.migration_concurrency, REQUEST_SECONDS)
+        self._stack.callback(sidecar.close)
+        return sidecar
 
     def _connected(self, address: str, context: ssl.SSLContext | None, chroot: str, logs_in: bool) -> Any:
         chosen = self.settings.bookies

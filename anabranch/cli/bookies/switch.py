@@ -35,7 +35,7 @@ Asked = Literal["switch", "rollback"]
 
 def rehearse_switch(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
     """Print the steps that would be taken and their faults. Exit code 1: it would be refused."""
-    snapshot = bookies.look(operation, "whole", request)
+    snapshot = bookies.read_snapshot(operation, "whole", request)
     answer = decide(snapshot)
     planned = answer if operation == "rollback" else _plan_switch(snapshot, answer)
     refused = answer.gate is not None and answer.gate != "dry-run"
@@ -76,7 +76,7 @@ def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str)
 def clean_up(bookies: Bookies, request: Request, output: str) -> None:
     """Print the deletions of a cleanup, or carry them out."""
     if request.dry_run:
-        answer = decide(bookies.look("cleanup", "whole", request))
+        answer = decide(bookies.read_snapshot("cleanup", "whole", request))
         _cleanup_said(answer, output)
         return
     with _term(bookies) as right, _progress_bar() as watch:
@@ -176,17 +176,17 @@ def _print_end(seen: BookieSnapshot, output: str) -> None:
 
 def _orchestrator(bookies: Bookies, term: ZnodeWrite, watch: Any) -> SwitchOrchestrator:
     def steps(registry: Registry) -> Steps:
-        return Steps(bookies.store, bookies.metadata, bookies.hands(registry), term, bookies.guard, bookies.owners())
+        return Steps(bookies.store, bookies.metadata, bookies.sidecar(registry), term, bookies.guard, bookies.owners())
 
     chosen = bookies.settings.bookies
-    return SwitchOrchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
+    return SwitchOrchestrator(bookies.reader, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
 
 
 def _read_request(
     bookies: Bookies, operation: Asked, request: Request
 ) -> tuple[Registry, BookieSnapshot, BookieAnswer]:
     registry = bookies.store.read()
-    snapshot = bookies.looker.look(operation, "whole", request, bookies.progress(registry), registry)
+    snapshot = bookies.reader.read_snapshot(operation, "whole", request, bookies.progress(registry), registry)
     answer = decide(snapshot)
     if answer.code != 200:
         raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")

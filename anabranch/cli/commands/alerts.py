@@ -91,12 +91,12 @@ def check_rules(context: Context, output: str) -> None:
     """
     from anabranch.alerts.asking import AskError, Asking, LakeUnreadable
     from anabranch.alerts.evaluator import utc_now
-    from anabranch.alerts.process import couriers_of
+    from anabranch.alerts.process import notifiers_of
 
     problems = {}
     with _errors(context):
         rules = _read_rules(context)
-        couriers_of(rules)
+        notifiers_of(rules)
         asking = Asking(context.settings.lake_path, utc_now())
         for rule in rules.rules:
             try:

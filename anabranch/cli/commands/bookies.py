@@ -66,7 +66,7 @@ def list_clusters(bookies: Bookies, output: str) -> None:
     """List the registered BookKeeper clusters, and whether they can be reached."""
     from decisions.bookkeeper.decide import decide
 
-    snapshot = bookies.look("status", "ids")
+    snapshot = bookies.read_snapshot("status", "ids")
     if output == "json":
         click.echo(json.dumps([cluster.model_dump(mode="json", by_alias=True) for cluster in snapshot.clusters]))
         return
@@ -128,7 +128,7 @@ def precheck_cluster(bookies: Bookies, output: str, name: str, advance: bool, dr
     from decisions.bookkeeper.decide import decide
     from schemas.bookies import Request
 
-    snapshot = bookies.look("precheck", "ids", Request(target=name))
+    snapshot = bookies.read_snapshot("precheck", "ids", Request(target=name))
     answer = decide(snapshot)
     checked = answer.precheck
     if advance and answer.gate != "instance-id" and checked is not None and checked.source_max_ledger_id is not None:
@@ -140,7 +140,7 @@ def precheck_cluster(bookies: Bookies, output: str, name: str, advance: bool, dr
             return
         bookies.ids(uri).advance(used)
         click.echo(f"{printable(name)}: the next id is raised; restart what has written to it before", err=True)
-        answer = decide(bookies.look("precheck", "ids", Request(target=name)))
+        answer = decide(bookies.read_snapshot("precheck", "ids", Request(target=name)))
         checked = answer.precheck
     if checked is not None and output == "text" and checked.target_next_ledger_id is not None:
         click.echo(
@@ -199,7 +199,7 @@ def show_status(bookies: Bookies, output: str) -> None:
     from anabranch.cli.bookies.report import status_text
     from decisions.bookkeeper.decide import decide
 
-    snapshot = bookies.look("status", "whole")
+    snapshot = bookies.read_snapshot("status", "whole")
     answer, held = decide(snapshot), bookies.term().holder()
     if output == "json":
         holder = None if held is None else {"holder": held.holder, "term": held.term}
@@ -267,7 +267,7 @@ def _write_registry(
 
     registry = bookies.store.read()
     depth = "whole" if operation == "unregister" else "identity"
-    snapshot = bookies.looker.look(operation, depth, request, bookies.progress(registry), registry)  # type: ignore[arg-type]
+    snapshot = bookies.reader.read_snapshot(operation, depth, request, bookies.progress(registry), registry)  # type: ignore[arg-type]
     answer = decide(snapshot)
     if answer.code == 200 and dry_run:
         done = "it would be done; nothing was written"

@@ -1,4 +1,7 @@
-"""`anabranch local`: the jars and the load generator of the local run, and its state deleted."""
+"""`anabranch local`: fetch jars, generate load, delete the state of local runs.
+
+Stage: over `anabranch.local.setup`, `traffic` and `reset`. `anabranch run` is in `anabranch.cli.commands.run`.
+"""
 
 from __future__ import annotations
 

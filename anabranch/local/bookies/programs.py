@@ -32,9 +32,9 @@ class BookKeeperPrograms:
     """Those of Pulsar."""
     ours: Path
 
-    def hands(self, folder: Path, concurrency: int = 16, heap: str = "192m") -> list[str]:
+    def sidecar(self, folder: Path, concurrency: int = 16, heap: str = "192m") -> list[str]:
         """Return the command of the sidecar; its log is configured in `folder`."""
-        return self._run(folder, heap, "anabranch.bookies.Hands", str(concurrency))
+        return self._run(folder, heap, "anabranch.bookies.Sidecar", str(concurrency))
 
     def writer(self, folder: Path) -> list[str]:
         """Return the command of the test writer of ledgers."""

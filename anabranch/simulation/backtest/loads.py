@@ -1,4 +1,7 @@
-"""Loads of a history: into its file in one pass, and out of it by topic."""
+"""Loads of a history: from the table `segment_load` into a file in one pass, and out of it by topic.
+
+Stage: called by `reading` and `running`; `spilling` has the file.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def spill_loads(
             is_old = pc.less(placed["accepted_at"], begin)
             old = placed.filter(is_old)
             if len(old):
-                before = _newest(old if before is None else pa.concat_tables([before, old]))
+                before = _last_of_each_segment(old if before is None else pa.concat_tables([before, old]))
             spill.add(placed.filter(pc.invert(is_old)))
         if before is not None:
             spill.add(before)
@@ -56,7 +59,7 @@ def loads_of_part(folder: Path, number: int, first: int, topics: int) -> list[Lo
     ]
 
 
-def _newest(rows: pa.Table) -> pa.Table:
+def _last_of_each_segment(rows: pa.Table) -> pa.Table:
     """Return the last load of each segment; there is one row at least."""
     order = np.lexsort([rows[name].to_numpy() for name in ("kafka_offset", "accepted_at", "segment_id", PLACE)])
     topic, segment = rows[PLACE].to_numpy()[order], rows["segment_id"].to_numpy()[order]

@@ -36,13 +36,13 @@ final class LedgerCopy {
     private static final int READ_ENTRIES = 64;
     private static final long READ_BYTES = 1 << 20;
 
-    private final Hands.Cluster from;
-    private final Hands.Cluster to;
+    private final Sidecar.Cluster from;
+    private final Sidecar.Cluster to;
     private final long ledger;
     private final long until;
 
     /** After the instant until (ms since 1970) nothing is deleted any more: who asked may be forgotten by then. */
-    LedgerCopy(Hands.Cluster from, Hands.Cluster to, long ledger, long until) {
+    LedgerCopy(Sidecar.Cluster from, Sidecar.Cluster to, long ledger, long until) {
         this.from = from;
         this.to = to;
         this.ledger = ledger;
@@ -54,10 +54,10 @@ final class LedgerCopy {
      * ZooKeeper is away, and a request that was given to it cannot be taken back: so the program ends when there is no
      * answer in time. After a freeze this comes first, as the session of the request has ended by then.
      */
-    static void delete(Hands.Cluster cluster, long ledger, long until) throws Exception {
+    static void delete(Sidecar.Cluster cluster, long ledger, long until) throws Exception {
         long left = until - System.currentTimeMillis();
         if (left <= 0) {
-            throw new Hands.Refused("TooLate", "ledger " + ledger + " is not deleted: the deadline has passed");
+            throw new Sidecar.Refused("TooLate", "ledger " + ledger + " is not deleted: the deadline has passed");
         }
         final CountDownLatch ended = new CountDownLatch(1);
         final AtomicInteger code = new AtomicInteger(BKException.Code.OK);
@@ -85,7 +85,7 @@ final class LedgerCopy {
      * State, last entry, length in bytes, quorums, when it was made (ms) and custom metadata of a ledger. Of one whose
      * bookies are away, why it is unreadable, with what its metadata say: when it was made tells where it belongs.
      */
-    static void describe(Hands.Cluster cluster, long ledger, boolean recover, ObjectNode answer) throws Exception {
+    static void describe(Sidecar.Cluster cluster, long ledger, boolean recover, ObjectNode answer) throws Exception {
         LedgerHandle handle;
         try {
             handle = recover ? cluster.admin.openLedger(ledger) : cluster.admin.openLedgerNoRecovery(ledger);
@@ -94,7 +94,7 @@ final class LedgerCopy {
                 throw fault;
             }
             LedgerMetadata metadata = (LedgerMetadata) cluster.client.getLedgerMetadata(ledger).get();
-            answer.put("unreadable", Hands.nameOf(fault) + ": " + fault.getMessage());
+            answer.put("unreadable", Sidecar.nameOf(fault) + ": " + fault.getMessage());
             describe(metadata, metadata.isClosed() ? metadata.getLastEntryId() : -1, metadata.getLength(), answer);
             return;
         }
@@ -123,7 +123,7 @@ final class LedgerCopy {
         LedgerHandle source = from.admin.openLedgerNoRecovery(ledger);
         try {
             if (!source.getLedgerMetadata().isClosed()) {
-                throw new Hands.Refused("SourceOpen", "ledger " + ledger + " is still open in the source: seal it, or "
+                throw new Sidecar.Refused("SourceOpen", "ledger " + ledger + " is still open in the source: seal it, or "
                         + "wait until its writer has closed it");
             }
             String how = "copied";
@@ -136,7 +136,7 @@ final class LedgerCopy {
             if (target == null) {
                 verify(answer);
                 if (!answer.get("same").asBoolean()) {
-                    throw new Hands.Refused("Conflict", "the target has another ledger " + ledger + ": "
+                    throw new Sidecar.Refused("Conflict", "the target has another ledger " + ledger + ": "
                             + answer.get("differences"));
                 }
                 answer.put("how", "same");

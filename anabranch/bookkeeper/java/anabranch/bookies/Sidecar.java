@@ -23,7 +23,7 @@ import org.apache.bookkeeper.client.BookKeeperAdmin;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
- * Ledgers of several BookKeeper clusters in the hands of another process: one JSON request a line on standard input,
+ * Access to the ledgers of several BookKeeper clusters for another process: one JSON request a line on standard input,
  * one answer a line on standard output, {"id":…,"ok":true,…} or {"id":…,"ok":false,"error":NAME,"message":…}. Answers
  * come in any order. CONCURRENCY requests at a time (the only argument); more are not read before one has ended. When
  * standard input ends, it ends at once: who asked is gone, and another may be asking already.
@@ -34,14 +34,14 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * the ledger and fences whoever writes it.
  * copy {from, to, ledger, until}, verify {from, to, ledger}: see LedgerCopy. delete {cluster, ledger, until}.
  */
-public final class Hands {
+public final class Sidecar {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final int LIMIT = 100000;
 
     private final Map clusters = new ConcurrentHashMap();
     private final PrintStream answers;
 
-    private Hands(PrintStream answers) {
+    private Sidecar(PrintStream answers) {
         this.answers = answers;
     }
 
@@ -73,7 +73,7 @@ public final class Hands {
         PrintStream answers = new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
         // What BookKeeper writes to standard output is log.
         System.setOut(System.err);
-        new Hands(answers).serve(Integer.parseInt(arguments[0]));
+        new Sidecar(answers).serve(Integer.parseInt(arguments[0]));
         Runtime.getRuntime().halt(0);
     }
 
