@@ -19,7 +19,7 @@ from engine.bundles.family import BUNDLES, BundlesState
 from engine.kernel.bucket import Intake
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
-from engine.replay import RecordedBatch, RecordedRow
+from engine.replay import RecordedBatch, RecordedRow, cut_text
 from schemas.snapshot import ENGINE_VERSION
 
 _SAID = {
@@ -154,7 +154,7 @@ def _differences(recorded: ClusterRows, again: ClusterRows) -> Iterator[tuple[st
                 yield f"{which} is not on record, and this release says {_short_row(replayed[key])}", *about, False
             else:
                 changes = {
-                    name: f"{name} was {_cut_text(original[key][name])}, is now {_cut_text(replayed[key][name])}"
+                    name: f"{name} was {cut_text(original[key][name])}, is now {cut_text(replayed[key][name])}"
                     for name in _SAID[kind]
                     if original[key][name] != replayed[key][name]
                 }
@@ -201,8 +201,3 @@ def _by_number(rows: Iterable[RecordedRow]) -> dict[tuple[str, int], RecordedRow
 
 def _short_row(row: RecordedRow) -> str:
     return f"{row['action']} {row['arguments']}" if "action" in row else str(row["gate"])
-
-
-def _cut_text(value: object) -> str:
-    text = str(value)
-    return text if len(text) < 300 else f"{text[:300]}…"

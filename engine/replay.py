@@ -202,7 +202,7 @@ class BucketReplay:
                 differing = hold_differs(row, replayed, topic.known.digest)
             if differing:
                 changes = "; ".join(
-                    f"{field} was {_cut_text(then)}, is now {_cut_text(now)}" for field, then, now in differing
+                    f"{field} was {cut_text(then)}, is now {cut_text(now)}" for field, then, now in differing
                 )
                 self._doubt(f"{_name_row(kind, row, batch)} was taken on another state: {changes}")
         return self.state.touch(name)
@@ -231,6 +231,7 @@ def _name_row(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:
     return f"{kind} {row['seq']} of {row['subject']} at {batch_at:%F %T} UTC"
 
 
-def _cut_text(value: object) -> str:
+def cut_text(value: object) -> str:
+    """Return a value's text for a message, at most 300 characters of it."""
     text = str(value)
     return text if len(text) < 300 else f"{text[:300]}…"

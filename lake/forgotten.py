@@ -57,7 +57,7 @@ class Retained:
 
     def _latest_mark(self, *names: str) -> datetime | None:
         days = [delta.transaction_version(name) for delta in self._tables for name in names]
-        return max((_midnight(_EPOCH + timedelta(days=day)) for day in days if day is not None), default=None)
+        return max((midnight_of(_EPOCH + timedelta(days=day)) for day in days if day is not None), default=None)
 
 
 def retained_from(lake: str, subjects: Collection[str] | None = None) -> datetime | None:
@@ -93,5 +93,6 @@ def namespace_of(subject: str) -> str | None:
     return "/".join(parts[:2]) if subject.startswith(_TOPIC) and len(parts) > 2 else None
 
 
-def _midnight(day: date) -> datetime:
+def midnight_of(day: date) -> datetime:
+    """Return the beginning of a day in UTC."""
     return datetime.combine(day, time(), timezone.utc)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timezone
+from datetime import date, datetime, timezone
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from lake.files import PARTITION, modified_now, read_table
-from lake.forgotten import retained_from as retained_from
+from lake.forgotten import midnight_of, retained_from
 from lake.tables import HOOKS, OpenTable, create_table, open_table
 from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.arrow import to_arrow
@@ -99,7 +99,7 @@ def newest_horizon(lake: str, generations: Collection[str], until: datetime | No
         return None
     candidates: dict[tuple[datetime, datetime], str] = {}
     for row in read_table(delta, ["day", "made_at", "about"]).to_pylist():
-        candidates[_midnight(row["day"]), row["made_at"]] = row["about"]
+        candidates[midnight_of(row["day"]), row["made_at"]] = row["about"]
     for (midnight, made_at), about in sorted(candidates.items(), reverse=True):
         header = json.loads(about)
         if header["generation"] not in generations or (until is not None and midnight > until):
@@ -176,7 +176,3 @@ def has_horizon(lake: str, day: date, is_exact: bool = False) -> bool:
 def _has_clusters(delta: DeltaTable) -> bool:
     """Return whether the table is of a release that stores clusters with bundles."""
     return "clusters" in pa.schema(delta.schema().to_arrow()).names
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), timezone.utc)

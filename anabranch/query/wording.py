@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from decisions.autoscale.answers import Answer, Hold, Merge, Rebucket, Split, next_due
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lake.tail import StoredRow
 
 _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOADS = frozenset({*RATES, *SHIPPED_REASONS.values()})
 
 
@@ -48,6 +49,11 @@ def headline(answer: Answer) -> str:
         return f"give {segments} {answer.bucket_count} entry buckets each, because of {answer.reason}"
     detail = f" ({printable(answer.binding.detail)})" if answer.binding.detail else ""
     return f"hold, {answer.gate.value}: {DESCRIPTIONS[answer.gate].sentence}{detail}"
+
+
+def millis(instant: datetime) -> int:
+    """Return milliseconds since 1970."""
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 def instant(at_ms: int) -> str:

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.history.picture import late_seconds
+from anabranch.query.wording import millis
 from lake.tables import stream_columns
 from lake.tail import StoredRow
 from schemas.tables.rows import BATCHES, DECISIONS, HOLDS, OUTCOMES, SEGMENT_LOAD, Table
 
 Rates = tuple[float, float, float, float]
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOOK_BACK = timedelta(hours=6)
 """Before the window, for the load and the hold that still stand when it begins."""
 CELLS = 1_000
@@ -162,11 +162,6 @@ def read_silences(lake: str, since: datetime, until: datetime) -> list[tuple[int
         for earlier, later in pairwise(committed)
         if (later - earlier).total_seconds() > limit
     ]
-
-
-def millis(instant: datetime) -> int:
-    """Return milliseconds since 1970."""
-    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _rows(

@@ -17,9 +17,10 @@ from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
 from anabranch.history.lineage.record import Reach, River
 from anabranch.query.topics import UnknownTopic, find_topic
+from anabranch.query.wording import millis
 from anabranch.web.curves import load_columns
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
-from anabranch.web.past import Sample, millis, read_holds, read_loads, read_silences
+from anabranch.web.past import Sample, read_holds, read_loads, read_silences
 from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table

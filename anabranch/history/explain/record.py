@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.history.explain.application import Became, became
+from anabranch.query.wording import millis
 from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.decide import decide
 from decisions.autoscale.slowness import Slowness, slowness_of
@@ -45,7 +46,6 @@ from schemas.kafka.delivery import Delivery
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _AFTER_RECORD = timedelta(minutes=5)
 """Longest time after the last recorded batch that can be asked about: later events may have changed everything."""
 _LOOK_AROUND = timedelta(hours=1)
@@ -156,7 +156,7 @@ def explain(
         raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
     replay = BucketReplay(AS_RECORDED, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())
     for batch in history_of(batches, tables).of_bucket([topic]):
-        if horizon is None or batch.now >= _millis(horizon.at):
+        if horizon is None or batch.now >= millis(horizon.at):
             due = replay.take_in(batch)
             replay.take_over(batch)
             if topic in due.by_event | due.by_tick:
@@ -167,7 +167,7 @@ def explain(
             decided = Decided(decision["decision_id"], decision["action"], segments, batch.now)
         if batch.holds and not batch.decisions:
             hold, held_since = batch.holds[-1], batch.now
-    asked_at = _millis(until)
+    asked_at = millis(until)
     snapshot = replay.snapshot(topic, asked_at)
     if snapshot is None:
         raise NotOnRecord(_no_layout(lake, topic, until))
@@ -194,7 +194,7 @@ def explain(
         held_since,
         evaluations,
         slowness,
-        _millis(ends),
+        millis(ends),
         fresh,
         doubts,
         _silence(_ran_around(lake, course, until), until, max(outage, _OUTAGE)),
@@ -272,7 +272,7 @@ def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tupl
     index = bisect_left(ran_at, until)
     if not 0 < index < len(ran_at) or ran_at[index] - ran_at[index - 1] <= outage:
         return None
-    return _millis(ran_at[index - 1]), _millis(ran_at[index])
+    return millis(ran_at[index - 1]), millis(ran_at[index])
 
 
 def _evaluations(lake: str, topic: str, instant: datetime, happened: int | None) -> Evaluations:
@@ -288,18 +288,14 @@ def _evaluations(lake: str, topic: str, instant: datetime, happened: int | None)
     )
     evaluated_at = sorted(
         {
-            _millis(accepted_at)
+            millis(accepted_at)
             for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, where)
             for accepted_at in rows["accepted_at"].to_pylist()
         }
     )
-    index = bisect_right(evaluated_at, _millis(instant))
+    index = bisect_right(evaluated_at, millis(instant))
     last = max([*evaluated_at[:index][-1:], *([] if happened is None else [happened])], default=None)
     return Evaluations(last, evaluated_at[index] if index < len(evaluated_at) else None)
-
-
-def _millis(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _as_found(replayed: TopicSnapshot, hold: RecordedRow | None) -> TopicSnapshot:

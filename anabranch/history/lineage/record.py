@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.query.wording import millis
 from anabranch.simulation.shadow.lives import LifeOf, NameLives
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment
@@ -21,8 +22,6 @@ from lake.batches import last_batch
 from lake.tables import stream_columns
 from schemas.kafka.messages import LayoutEvent
 from schemas.tables.rows import DECISIONS, EVENTS
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class NothingOnRecord(LookupError):
@@ -109,7 +108,7 @@ def read_river(lake: str, topic: str, since: datetime | None = None, until: date
     rows.sort(key=lambda row: (row["accepted_at"], row["kafka_partition"], row["kafka_offset"]))
     events = [LayoutEvent.model_validate_json(row["body"]) for row in rows]
     reasons, by_action = _decisions(lake, topic)
-    return river_of(topic, events, _millis(end), reasons, by_action).within(None if since is None else _millis(since))
+    return river_of(topic, events, millis(end), reasons, by_action).within(None if since is None else millis(since))
 
 
 Action = tuple[str, tuple[int, ...]]
@@ -221,9 +220,5 @@ def _decisions(lake: str, topic: str) -> tuple[dict[str, str], dict[Action, list
         for row in rows.to_pylist():
             segments = tuple(sorted(json.loads(row["arguments"]).get("segments", ())))
             reasons[row["decision_id"]] = row["reason"]
-            by_action.setdefault((row["action"], segments), []).append((_millis(row["decided_at"]), row["decision_id"]))
+            by_action.setdefault((row["action"], segments), []).append((millis(row["decided_at"]), row["decision_id"]))
     return reasons, by_action
-
-
-def _millis(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(milliseconds=1)

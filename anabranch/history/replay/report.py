@@ -19,7 +19,7 @@ from decisions.autoscale.decide import decide
 from decisions.topic.layout import LayoutError
 from engine.agreement import snapshot_on_record
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow
+from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow, cut_text
 from schemas.ids import canonical_json
 
 MOST_TOLD = 100
@@ -198,7 +198,9 @@ def _compare_row(replayed: Replayed, row: RecordedRow, decided_at: int, kind: st
         of_all = [{**now, **_action(action)} for action in (answer, *answer.also)]
         now = next((candidate for candidate in of_all if candidate["arguments"] == row["arguments"]), now)
     changes = [
-        f"{name} was {_cut(stored[name])}, is now {_cut(now[name])}" for name in stored if stored[name] != now[name]
+        f"{name} was {cut_text(stored[name])}, is now {cut_text(now[name])}"
+        for name in stored
+        if stored[name] != now[name]
     ]
     if changes:
         replayed.add(f"{which}, from its own inputs: {'; '.join(changes)}")
@@ -223,8 +225,3 @@ def _action(action: Action) -> dict[str, object]:
 
 def _time(instant: int) -> str:
     return f"{datetime.fromtimestamp(instant / 1000, timezone.utc):%F %T}"
-
-
-def _cut(value: object) -> str:
-    text = str(value)
-    return text if len(text) < 300 else f"{text[:300]}…"

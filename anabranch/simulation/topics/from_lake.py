@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from anabranch.query.wording import millis
 from anabranch.simulation.shadow.lives import LifeOf, NameLives, read_layout
 from anabranch.simulation.topics.recorded import ConsumersLine, DemandError, RangeLine
 from lake.forgotten import Retained
@@ -37,13 +38,13 @@ def lines_of_lake(
         raise DemandError(
             f"rows before {retained.everywhere:%F} are forgotten (`anabranch lake retain`): say a later --since"
         )
-    begin, end = _millis(since or retained.everywhere or _EPOCH), None if until is None else _millis(until)
+    begin, end = millis(since or retained.everywhere or _EPOCH), None if until is None else millis(until)
     begins: dict[str, int] = {}
 
     def begin_of(topic: str) -> int:
         """Return the instant from which a topic counts: only its newest rows remain from before that."""
         if topic not in begins:
-            begins[topic] = max(begin, _millis(retained.of(topic) or _EPOCH))
+            begins[topic] = max(begin, millis(retained.of(topic) or _EPOCH))
         return begins[topic]
 
     rows_by_time: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
@@ -54,10 +55,10 @@ def lines_of_lake(
             *(rows[name].to_pylist() for name in columns), strict=True
         ):
             event = (LayoutEvent if kind == "layout" else ConsumerEvent).model_validate_json(body)
-            rows_by_time.append((_millis(accepted_at), 0, partition, offset, event))
+            rows_by_time.append((millis(accepted_at), 0, partition, offset, event))
     for rows in stream_columns(lake, SEGMENT_LOAD, _LOAD_COLUMNS, 65_536):
         for row in zip(*(rows[name].to_pylist() for name in _LOAD_COLUMNS), strict=True):
-            rows_by_time.append((_millis(row[6]), 1, row[7], row[8], row))
+            rows_by_time.append((millis(row[6]), 1, row[7], row[8], row))
     rows_by_time = sorted(
         (ordered for ordered in rows_by_time if end is None or ordered[0] < end),
         key=lambda ordered: ordered[:4],
@@ -122,7 +123,3 @@ def _is_late(content: LayoutEvent | ConsumerEvent | tuple[Any, ...], lives: defa
     if isinstance(content, ConsumerEvent):
         return not lives[content.topic].has_consumers(content.topic_created_at, content.at)
     return False
-
-
-def _millis(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -19,14 +19,14 @@ from anabranch.history.explain.record import NotOnRecord, check_segment, explain
 from anabranch.history.explain.slowness import slowness_words
 from anabranch.history.lineage.record import NothingOnRecord, read_river
 from anabranch.query.topics import UnknownTopic, find_topic
-from anabranch.query.wording import headline
+from anabranch.query.wording import headline, millis
 from anabranch.web.asking import MAX_POLICY, PageNotFound, turn
 from anabranch.web.curves import MAX_CURVES, NO_CURVES, load_columns
 from anabranch.web.drawing.river import river_picture
 from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import demand
 from anabranch.web.pages.windows import DEFAULT, LENGTHS, TimeWindow, WindowError, read_instant, read_window
-from anabranch.web.past import Sample, millis, read_decisions, read_holds, read_loads, read_silences
+from anabranch.web.past import Sample, read_decisions, read_holds, read_loads, read_silences
 from anabranch.web.templating import render
 from anabranch.web.words import iso, link
 from decisions.autoscale.decide import decide
