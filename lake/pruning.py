@@ -1,4 +1,4 @@
-"""Guarantees about the rows of each file of a table, by which Arrow leaves files out without opening them.
+"""Guarantees about the rows of each file of a table, by which Arrow skips files without opening them.
 
 delta-rs states the bounds of every column of every file, which takes it a millisecond a file. A condition needs those
 of its own columns only.

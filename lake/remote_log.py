@@ -1,4 +1,4 @@
-"""The log of a table in an object store: cheap looks for the next commit, and commits whose answer was lost.
+"""Log of a table in an object store: cheap checks for a next commit, commits whose answer was lost.
 
 Stage: under `lake.tables.OpenTable`, which uses it for local tables too; there it does nothing.
 """
@@ -53,7 +53,7 @@ class RemoteLog:
 
     @contextmanager
     def committing(self, table: DeltaTable, transactions: Mapping[str, int]) -> Iterator[CommitProperties]:
-        """Yield the properties of a commit of `table`; a commit that failed but is in the log is none that failed.
+        """Yield the properties of a commit of `table`; one that failed but is in the log has not failed.
 
         If a stored put is answered with 5xx, delta-rs (1.6) puts again, is told that the version exists, and takes its
         own commit for one of another writer. After a time-out or a reset connection it does not put again.

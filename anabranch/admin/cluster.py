@@ -86,7 +86,7 @@ class ClusterAdmin:
         return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
 
     def reader_progress(self, topic: str, reader: str) -> Reply[ReaderProgress | None]:
-        """Return the progress of a reader of `non-persistent/TENANT/NAMESPACE/NAME`; None: it is not connected."""
+        """Return a reader's progress on `non-persistent/TENANT/NAMESPACE/NAME`; None: it is not connected."""
         reply = self._object(f"/admin/v2/{quote(topic)}/stats")
         if not isinstance(reply, Answered):
             return reply

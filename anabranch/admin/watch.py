@@ -1,4 +1,4 @@
-"""Layouts pushed by the server: server-sent events of the path `…/watch`, which only our controller has.
+"""Layouts pushed by our controller (Pulsar has no such path): server-sent events of `…/watch`.
 
 Stage: over `transport`, called by `anabranch.admin.topics`. A caller that gets `NoWatch` polls instead.
 """

@@ -1,4 +1,4 @@
-"""`anabranch serve alerts` as a process: its parts assembled, its metrics, and the signals that stop it."""
+"""`anabranch serve alerts` as a process: assembly of its parts, metrics, and stop by signals."""
 
 from __future__ import annotations
 

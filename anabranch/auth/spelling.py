@@ -1,4 +1,4 @@
-"""Canonical spelling of a part of a topic's name, so that scopes and requests compare equal (design "REST").
+"""Canonical spelling of a part of a topic's name, so that scopes and requests compare equal.
 
 Percent triplets are spelling, not content: `a%20b` and `a%2520b` are the same topic. The canonical form
 percent-encodes only characters that would not survive in a topic name or in another client's URL: white space, control

@@ -73,7 +73,7 @@ class SwitchOrchestrator:
         self._stopping = True
 
     def run(self, first: BookieSnapshot) -> BookieAnswer:
-        """Work until nothing is left that can be done now; return the last answer. `first` is a whole snapshot.
+        """Work until nothing can be done now; return the last answer. `first` is a whole snapshot.
 
         Raises `TermLost`, `LeaseLost`, `BadRegistry`, `MetadataUnreachable`, `Unsafe`, and what Delta raises: run
         again, it goes on.

@@ -49,7 +49,7 @@ class SidecarProcess:
         return not self._ended
 
     def ask(self, request: Mapping[str, object], deadline_s: float) -> dict[str, Any]:
-        """Its answer. Raises `SidecarLost`; after the deadline it is killed, as nothing else ends what it does."""
+        """Return its answer. Raises `SidecarLost`; after the deadline it is killed, which ends what it does."""
         answer: Future[dict[str, Any]] = Future()
         assert self._process.stdin is not None
         with self._lock:

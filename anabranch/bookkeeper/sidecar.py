@@ -107,7 +107,7 @@ class BookKeeperSidecar:
         concurrency: int = 16,
         deadline_s: float = 60,
     ) -> None:
-        """`command` runs the program; `deadline_s` holds for what reads no contents, ten times of it for what does.
+        """`command` runs the program; `deadline_s`: of a request, ten times as long if it reads contents.
 
         Nothing is started before the first call.
         """

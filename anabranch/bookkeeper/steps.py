@@ -74,7 +74,7 @@ class Steps:
         owners: Owners | PlainTopics | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`term` is the expectation that this is the newest orchestrator; `owners` None: no broker can be asked."""
+        """`term` expects this to be the newest orchestrator; `owners` None: no broker can be asked."""
         self._store, self._metadata, self._sidecar, self._term, self._owners = store, metadata, sidecar, term, owners
         self._guard, self._clock = guard, clock
 

@@ -1,4 +1,4 @@
-"""The records that a collector writes to Kafka, built from the models of `schemas.kafka.messages`; pure.
+"""Records that a collector writes to Kafka, built from the models of `schemas.kafka.messages`; pure.
 
 Stage: under `announced`. Announcements begin with the number of their sender, as our controller writes them: the job
 has a short way for those bytes (`schemas.codecs.plain_events`).

@@ -1,4 +1,4 @@
-"""Status of a collector, for people, the doctor and Prometheus: what it sees, misses, and how late it is.
+"""Status of a collector, for people, the doctor and Prometheus: coverage, faults and delays.
 
 Stage: filled by the loops of `pulsar.collector` and `kafka.collector` a few times a minute, written to a file in one
 step; `metrics` shows it to Prometheus. An old status belongs to a collector that does not run.

@@ -1,4 +1,4 @@
-"""Names of topics, namespaces, subscriptions and consumers from the raw path of a request (design "REST").
+"""Names of topics, namespaces, subscriptions and consumers from the raw path of a request.
 
 Stage: between the raw path and the service; the canonical spelling is that of `anabranch.auth.spelling`.
 """

@@ -50,7 +50,7 @@ def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def _run(command: list[str]) -> bool:
-    """Run a command; return True if a signal (Ctrl-C) or the time limit ended it: that says nothing about the JVM."""
+    """Run a command; return True if a signal (Ctrl-C) or the time limit ended it, not the JVM."""
     quiet = subprocess.DEVNULL
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(

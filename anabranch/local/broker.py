@@ -148,7 +148,7 @@ def is_serving(kafka: KafkaConnection) -> bool:
 
 
 def create_topics(kafka: KafkaConnection, topics: Iterable[KafkaTopic] = KAFKA_TOPICS) -> None:
-    """Topics of `schemas.kafka.topics`, made where they are missing; raises `KafkaException` when that fails."""
+    """Make the missing topics of `schemas.kafka.topics`. Raises `KafkaException`."""
     admin = AdminClient(kafka.librdkafka())
     wanted = [NewTopic(topic.name, topic.partitions, 1, config=topic.config) for topic in topics]
     for future in admin.create_topics(wanted, operation_timeout=20).values():

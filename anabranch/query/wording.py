@@ -109,7 +109,7 @@ def _due_line(answer: Answer, now: int) -> list[str]:
 
 
 def number_words(value: float | bool | None) -> str:
-    """Return a number for people: `12,401`, `0.25`, `none`; from 1,000 on without a fraction or an exponent."""
+    """Return a number for people: `12,401`, `0.25`, `none`; from 1,000 on without fraction or exponent."""
     if value is None:
         return "none"
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.4g}"

@@ -26,7 +26,7 @@ class WaitTable:
     """Table `waits` of a lake, created if missing. Used by one thread."""
 
     def __init__(self, lake: str, executor: str, shard: int = 0) -> None:
-        """Open the table; `executor` names the writing process of a shard. Raises Delta's errors and `LakeError`."""
+        """Open the table; `executor`: process that writes for a shard. Raises Delta's errors, `LakeError`."""
         self._open = OpenTable(create_table(lake, WAITS))
         self._executor, self._app = executor, f"anabranch-waits:{shard}"
         self._unwritten: dict[str, WaitRow] = {}

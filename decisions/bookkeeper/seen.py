@@ -1,4 +1,4 @@
-"""View of a snapshot by ledger: the records that name it, the cluster each attributes it to, and the brokers.
+"""View of a snapshot by ledger: records that name it, the cluster each attributes it to, and brokers.
 
 Stage: over `schemas.bookies`, under every rule of the family. The resolver is the only place that says where a ledger
 is: by its stamp; without one, by the bootstrap record when it was made before that; else it is corruption, never a

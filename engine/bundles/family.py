@@ -1,4 +1,4 @@
-"""The family `bundles` as the kernel drives it: Pulsar's broker load balancer for each cluster of a bucket.
+"""The family `bundles` as the kernel drives it: Pulsar's load balancer for the clusters of a bucket.
 
 Stage: between the kernel's protocol (`engine.kernel.family`) and `cycle`, which decides; `clusters` has the state,
 `codec` stores it. Its counterpart for topics is `engine.autoscale.family`.

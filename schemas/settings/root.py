@@ -424,7 +424,7 @@ def load_settings(
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """Return the sections of a file. Raises `SettingsError`, also for a secret and a key outside of sections."""
+    """Return the sections of a file. Raises `SettingsError`, also for a secret or a key outside sections."""
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

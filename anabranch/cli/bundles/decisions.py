@@ -1,4 +1,4 @@
-"""`anabranch decisions decide` for the family `bundles`: a line in, an answer out, as JSON or as tables."""
+"""`anabranch decisions decide` for family `bundles`: a line in, an answer out, as JSON or as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch whatif simulate --family bundles`: comparison of bundle balancers, as text, JSON or a page."""
+"""`anabranch whatif simulate --family bundles`: bundle balancers compared, as text, JSON or a page."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def adopt_topic(admin: AdminInterface, output: str, kafka_topic: str, topic: str
 
 
 def _is_adopted(admin: AdminInterface, kafka_topic: str, topic: str) -> bool:
-    """Return whether TOPIC was made from KAFKA_TOPIC. Raises `ClickException` if it has none of its partitions."""
+    """Return whether TOPIC was made from KAFKA_TOPIC. Raises `ClickException` if it has no partition of it."""
     reply = admin.topics.layout(topic)
     if isinstance(reply, Refused) and reply.status == 404:
         return False

@@ -298,7 +298,7 @@ def _tick_ms(context: Context) -> int:
 
 
 def _delay_ms(context: Context, seconds: float | None, demand: str, since: datetime | None, step_ms: int) -> int:
-    """Return the time from a decision to its layout in whole steps: as asked for, as in the lake, or one step."""
+    """Return the time from decision to layout in whole steps: as asked for, as in the lake, or one step."""
     from anabranch.simulation.backtest.record import recorded_delay
     from anabranch.simulation.topics.run import delay_in_steps
 

@@ -137,7 +137,7 @@ INTERVALS = ReadIntervals()
 
 
 class Agenda:
-    """Schedule of periodic requests: lists, policies and settings, one call of a kind and key at a time; pure.
+    """Schedule of periodic requests (lists, policies, settings), one of a kind and key at a time; pure.
 
     Loads and topics are no part of it: `refresh` and `sweep` say when those are due.
     """

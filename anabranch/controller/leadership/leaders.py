@@ -259,7 +259,7 @@ class Leaders:
 
 
 class TermWatch:
-    """Thread that ends the terms of a node cut off from the store, which may still be connected to its consumers.
+    """Thread that ends the terms of a node cut off from the store; consumers may still be connected.
 
     The next leader lets them keep their segments for the grace period, which is at least a session; so this node
     disconnects them before that. A thread of its own: nothing that waits for the store delays it.

@@ -98,7 +98,7 @@ class Adoption(Wire):
                 raise Conflict(f"{other} has adopted {self.kafka_topic}: use it, or delete it first")
 
     def check(self, topic: str, layout: SegmentLayout, store: SegmentStore, layouts: LayoutReader) -> None:
-        """Raise `PreconditionFailed` for a partition that takes messages, `SegmentNotFound` for one that is missing.
+        """Raise `PreconditionFailed` for a partition that takes messages, `SegmentNotFound` for a missing one.
 
         Raises `Conflict` if another scalable topic has them.
         """

@@ -1,4 +1,4 @@
-"""Parameters of routes: the parts of the node, the body, validated names from the path, and shared settings.
+"""Parameters of routes: parts of the node, body, validated names from the path, shared settings.
 
 `anabranch.controller.app` stores the parts in the app's state.
 """

@@ -61,7 +61,7 @@ class LayoutWatcher:
         is_known: Callable[[str], bool] = lambda url: True,
         owners: SegmentOwners | None = None,
     ) -> None:
-        """`is_known`: returns whether clients may be sent to an address; `owners`: of segments that are topics."""
+        """`is_known` says whether clients may be sent to an address; `owners`: of segments that are topics."""
         self._owners = owners
         self._refresh: asyncio.TimerHandle | None = None
         self._known = is_known

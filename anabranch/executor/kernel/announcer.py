@@ -133,6 +133,6 @@ class Announcer:
 
 
 def _end_of(row: StoredRow) -> tuple[str, str]:
-    """Return decision id and status: another lake on the same Kafka may end the same decision in another way."""
+    """Return decision id and status: another lake on this Kafka may end the decision in another way."""
     body = json.loads(row["body"])
     return body["decisionId"], body["status"]

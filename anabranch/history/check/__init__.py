@@ -1,4 +1,4 @@
-"""Check of the lake for gaps, duplicates, orphans and missing files, with remedies (docs/operations.md).
+"""Check of the lake for gaps, duplicates, orphans, missing files; remedies: docs/operations.md.
 
 Each module may import only those below it:
 

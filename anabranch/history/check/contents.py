@@ -1,4 +1,4 @@
-"""Check of a table's files: those of its log exist, and every byte is as at the first check that read it.
+"""Check of a table's files: those in its log exist, and every byte is as the first check read it.
 
 A file of a table never changes, and most carry no checksum of their own: a flipped byte on a disk gives other rows
 without an error. So the digest of each file is kept beside the lake, and a new file is decoded once.

@@ -1,4 +1,4 @@
-"""Placement strategies: each returns the broker for a bundle among candidates, or None without candidates.
+"""Placement strategies: each returns the broker for a bundle among candidates, None without any.
 
 Stage: under `select`, which filters the candidates first and names the strategies. One that remembers something
 changes `memory` of the cluster in place; ties are broken by the seed, and noted, in its `account`.
