@@ -189,3 +189,6 @@ def test_trend_of_the_page_is_columns(fleet_lake):
     assert (columns["load"], columns["segments"], columns["over"]) == ([2.8], [2], [1])
     assert columns["window"][1] - columns["window"][0] == 900
     assert len(columns["at"]) == 1
+    shown.app.state.fleet.trend.add(datetime.now(timezone.utc), [], applied=0)
+    begun = shown.get("/fleet/trend?last=15m").json()
+    assert begun["window"][0] == begun["at"][0] == columns["at"][0]

@@ -76,6 +76,8 @@ def trend(request: Request) -> Response:
         since = read_window({}, now).since
     points = fleet.trend.since(since)
     seen = [point if isinstance(point, FleetPoint) else None for point in points]
+    # As long as the process has not looked for the whole window, the plot begins where it began to.
+    begins = max(since, points[0].at) if len(points) > 1 and isinstance(points[0], FleetPoint) else since
     return JSONResponse(
         {
             "at": [(point.at if isinstance(point, FleetPoint) else point).timestamp() for point in points],
@@ -83,7 +85,7 @@ def trend(request: Request) -> Response:
             "segments": [point and point.segments for point in seen],
             "over": [point and point.over for point in seen],
             "actions": [point and point.actions for point in seen],
-            "window": [since.timestamp(), now.timestamp()],
+            "window": [begins.timestamp(), now.timestamp()],
         }
     )
 

@@ -80,7 +80,7 @@ const axisPercent = (_, ticks) => {
 const axisClock = (_, ticks) => {
   const range = ticks.at(-1) - ticks[0], step = ticks[1] - ticks[0];
   const form = new Intl.DateTimeFormat("en-GB", {
-    ...(range > 31536000 ? { year: "2-digit" } : {}), ...(range > 86400 ? { day: "2-digit", month: "2-digit" } : {}),
+    ...(range >= 31536000 ? { year: "2-digit" } : {}), ...(range >= 86400 ? { day: "2-digit", month: "2-digit" } : {}),
     hour: "2-digit", minute: "2-digit", ...(step % 60 ? { second: "2-digit" } : {}), ...(step < 1 ? { fractionalSecondDigits: 3 } : {}),
   });
   return ticks.map((at) => form.format(at * 1000));

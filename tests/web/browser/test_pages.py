@@ -76,6 +76,7 @@ def test_no_axis_repeats_a_label(look, story):
     wait_until(lambda: page.all("[data-chart=loads][data-state=drawn]"), PATIENCE_S)
     labels = """
         const plot = document.querySelector("[data-chart=loads]").plot, [axis, least, most] = arguments;
+        plot.scales[axis].range = () => [least, most];
         plot.setScale(axis, {min: least, max: most});
         return new Promise((done) => setTimeout(() => done(plot.axes["xy".indexOf(axis)]._values)));
     """
