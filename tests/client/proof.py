@@ -33,7 +33,7 @@ from schemas.settings.root import load_settings
 from tests.client.proof_check import KINDS, Checker, Verdict
 from tests.client.proof_record import Record
 from tests.client.scalable_topic import ScalableTopic
-from tests.client.three_brokers import ThreeBrokers
+from tests.client.three_brokers import FLUSHING, ThreeBrokers
 from tests.controller.processes import ROOT, ControllerProcess
 
 Brokers = EmbeddedBroker | ThreeBrokers
@@ -44,10 +44,17 @@ KAFKA = {
     **{kind: {"fetch.min.bytes": 131_072, "fetch.wait.max.ms": 200} for kind in KINDS},
 }
 """Settings of the clients: fewer requests, as all of them and the broker share a machine."""
-MAX_SEGMENTS = 4
+MAX_SEGMENTS = 6
 STALL_SECONDS = 10.0
 READ_SECONDS, FAULTY_READ_SECONDS = 600.0, 60.0
 """Longest time for the consumers to read what is left at the end; after a fault, those of the other kinds."""
+
+
+class OneBroker(EmbeddedBroker):
+    """A broker that may hold gigabytes when it is killed."""
+
+    def more_properties(self) -> str:
+        return FLUSHING
 
 
 class Proof:
@@ -181,7 +188,7 @@ def brokers(folder: Path, jars: Path, three: bool, seed: int) -> Iterator[Broker
             cluster.launch()
             yield cluster
     else:
-        broker = EmbeddedBroker(folder / "kafka", jars)
+        broker = OneBroker(folder / "kafka", jars, heap="512m")
         try:
             broker.start()
             yield broker

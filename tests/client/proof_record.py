@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,11 @@ def rows_of(kind: int, at: int, keys: Any, first: Any, last: Any) -> Rows:
 
 def runs_of(messages: list[Any], at: int) -> Rows:
     """Return the runs of received messages. Raises `ValueError` for a key or value that nobody has produced."""
-    values = b"".join(map(methodcaller("value"), messages))
+    values = b"".join(map(type(messages[0]).value, messages))
     if len(values) != len(messages) * VALUE.itemsize:
         raise ValueError("values of another length than was produced")
     columns = np.frombuffer(values, VALUE)
-    if b"".join(map(methodcaller("key"), messages)) != columns["key"].tobytes():
+    if b"".join(map(type(messages[0]).key, messages)) != columns["key"].tobytes():
         raise ValueError("a value came with another key")
     return _runs(columns, at)
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from anabranch_client import checkpoint_consumer as module
 from anabranch_client.checkpoint_consumer import CheckpointConsumer
@@ -55,30 +55,17 @@ class FixedWatch:
         pass
 
 
-class Record:
-    """A message of a segment, or an error."""
-
-    def __init__(self, id: int, offset: int, code: int | None = None) -> None:
-        self._id, self._offset, self._code = id, offset, code
-
-    def topic(self) -> str:
-        return LAYOUT.segments[self._id].kafka_topic
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> KafkaError | None:
-        return None if self._code is None else KafkaError(self._code)
+def record(id: int, offset: int, code: int | None = None) -> Message:
+    """Return a message of a segment, or an error."""
+    error = None if code is None else KafkaError(code)
+    return Message(topic=LAYOUT.segments[id].kafka_topic, partition=0, offset=offset, error=error)
 
 
 class FailingKafka:
     """A consumer whose answers are prepared; each segment has two messages."""
 
     def __init__(self, _: object) -> None:
-        self.answers: deque[list[Record]] = deque()
+        self.answers: deque[list[Message]] = deque()
         self.faults: deque[int | None] = deque()
         """Codes with which the next questions about offsets fail; None: not."""
         self.assigned: dict[str, int] = {}
@@ -98,7 +85,7 @@ class FailingKafka:
         self._fail()
         return [TopicPartition(partition.topic, 0, 1) for partition in partitions]
 
-    def consume(self, limit: int, timeout: float) -> list[Record]:
+    def consume(self, limit: int, timeout: float) -> list[Message]:
         return self.answers.popleft() if self.answers else []
 
     def close(self) -> None:
@@ -130,8 +117,8 @@ def positions(consumer: CheckpointConsumer) -> dict[int, int]:
 
 
 def test_messages_before_an_error_are_returned(consumer: CheckpointConsumer) -> None:
-    denied = Record(1, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    kafka_of(consumer).answers.append([Record(0, 0), denied, Record(0, 1)])
+    denied = record(1, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    kafka_of(consumer).answers.append([record(0, 0), denied, record(0, 1)])
     assert [message.offset() for message in consumer.consume(9, 0)] == [0, 1]
     assert positions(consumer) == {0: 2, 1: 0}
     with pytest.raises(SegmentUnreadable, match="check Kafka"):
@@ -141,14 +128,14 @@ def test_messages_before_an_error_are_returned(consumer: CheckpointConsumer) -> 
 
 def test_failure_at_an_end_loses_no_messages(consumer: CheckpointConsumer) -> None:
     kafka = kafka_of(consumer)
-    kafka.answers.append([Record(0, 0), Record(0, 1), Record(0, 2, KafkaError._PARTITION_EOF), Record(1, 0)])
+    kafka.answers.append([record(0, 0), record(0, 1), record(0, 2, KafkaError._PARTITION_EOF), record(1, 0)])
     assert consumer.consume(9, 0) != []
     assert len(kafka.assigned) == 2
     kafka.faults.append(KafkaError._TIMED_OUT)
     with pytest.raises(SegmentUnreadable):
         consumer.consume(9, 0)
     assert positions(consumer) == {0: 2, 1: 1}
-    kafka.answers.append([Record(1, 1)])
+    kafka.answers.append([record(1, 1)])
     assert [message.offset() for message in consumer.consume(9, 0)] == [1]
     assert positions(consumer) == {1: 2, 2: 0}
     assert kafka.assigned.keys() == {LAYOUT.segments[id].kafka_topic for id in (1, 2)}
@@ -172,7 +159,7 @@ def test_failure_at_the_start_leaves_no_segment_out(consumer: CheckpointConsumer
 )
 def test_restarting_broker_is_waited_for(consumer: CheckpointConsumer, codes: tuple[int, ...]) -> None:
     kafka_of(consumer).faults.extend([*codes, None])
-    kafka_of(consumer).answers.append([Record(0, 0)])
+    kafka_of(consumer).answers.append([record(0, 0)])
     assert [message.offset() for message in consumer.consume(9, 0)] == [0]
     assert not kafka_of(consumer).faults
 
@@ -210,7 +197,7 @@ def test_segment_of_deleted_topic_is_not_waited_for(
 
 
 def test_failed_seek_changes_nothing(consumer: CheckpointConsumer) -> None:
-    kafka_of(consumer).answers.append([Record(1, 0)])
+    kafka_of(consumer).answers.append([record(1, 0)])
     assert consumer.consume(9, 0) != []
     kafka_of(consumer).faults.extend([None, KafkaError._TIMED_OUT])
     with pytest.raises(SegmentUnreadable):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,20 +50,9 @@ class FixedWatch:
         pass
 
 
-class Record:
-    """A message, or the end of its segment."""
-
-    def __init__(self, offset: int, code: int | None = None) -> None:
-        self._offset, self._code = offset, code
-
-    def __len__(self) -> int:
-        return 1
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> KafkaError | None:
-        return None if self._code is None else KafkaError(self._code)
+def record(offset: int, code: int | None = None) -> Message:
+    """Return a message, or the end of its segment."""
+    return Message(value=b"1", offset=offset, error=None if code is None else KafkaError(code))
 
 
 class MemoryKafka:
@@ -84,7 +73,7 @@ class MemoryKafka:
         """End the lease at the next poll, and begin another."""
         self.is_new = True
 
-    def poll(self, timeout: float) -> Record | None:
+    def poll(self, timeout: float) -> Message | None:
         if self.is_new:
             self.is_new, self.ended_at = False, -1
             self.on_lost(self, [])
@@ -94,13 +83,13 @@ class MemoryKafka:
             return None
         if self.position < self.ends[self.topic]:
             self.position += 1
-            return Record(self.position - 1)
+            return record(self.position - 1)
         if self.ended_at == self.position:
             return None
         self.ended_at = self.position
-        return Record(self.position, KafkaError._PARTITION_EOF)
+        return record(self.position, KafkaError._PARTITION_EOF)
 
-    def consume(self, limit: int, timeout: float) -> list[Record]:
+    def consume(self, limit: int, timeout: float) -> list[Message]:
         return []
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from anabranch_client import segment_reader
 from anabranch_client.errors import ClientSettingsError, SegmentUnreadable
@@ -33,23 +33,9 @@ ASSIGNMENT = {
 LARGE = bytes(3 * 1_048_576)
 
 
-class Record:
-    """A message, or an error."""
-
-    def __init__(self, offset: int, code: int | None = None) -> None:
-        self._offset, self._code = offset, code
-
-    def __len__(self) -> int:
-        return len(LARGE)
-
-    def value(self) -> bytes:
-        return LARGE
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> KafkaError | None:
-        return None if self._code is None else KafkaError(self._code)
+def record(offset: int, code: int | None = None) -> Message:
+    """Return a large message, or an error."""
+    return Message(value=LARGE, offset=offset, error=None if code is None else KafkaError(code))
 
 
 class Position(NamedTuple):
@@ -62,7 +48,7 @@ class Position(NamedTuple):
 class FaultyKafka:
     """A member that owns its segment at once, and receives what `answer` returns for each number."""
 
-    answer: Callable[[int], Record]
+    answer: Callable[[int], Message]
 
     def __init__(self, _: object) -> None:
         self.received, self.is_paused = 0, False
@@ -76,7 +62,7 @@ class FaultyKafka:
     def assignment(self) -> list[TopicPartition]:
         return []
 
-    def poll(self, timeout: float) -> Record | None:
+    def poll(self, timeout: float) -> Message | None:
         if self._on_assign is not None:
             on_assign, self._on_assign = self._on_assign, None
             on_assign(self, [TopicPartition("segment", 0)])
@@ -85,7 +71,7 @@ class FaultyKafka:
         self.received += 1
         return type(self).answer(self.received - 1)
 
-    def consume(self, limit: int, timeout: float) -> list[Record]:
+    def consume(self, limit: int, timeout: float) -> list[Message]:
         return []
 
     def committed(self, _: object) -> list[Position]:
@@ -119,17 +105,17 @@ def kafka_of(consumer: StreamConsumer) -> Any:
     return reader._consumer
 
 
-def denied(number: int) -> Record:
-    return Record(0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+def denied(number: int) -> Message:
+    return record(0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
-def broken(number: int) -> Record:
+def broken(number: int) -> Message:
     raise RuntimeError("a fault of the client")
 
 
 @pytest.mark.parametrize("answer", [denied, broken])
 def test_waiting_application_hears_of_fault(
-    consumer: StreamConsumer, monkeypatch: pytest.MonkeyPatch, answer: Callable[[int], Record]
+    consumer: StreamConsumer, monkeypatch: pytest.MonkeyPatch, answer: Callable[[int], Message]
 ) -> None:
     monkeypatch.setattr(FaultyKafka, "answer", answer, raising=False)
     with ThreadPoolExecutor(1) as threads:
@@ -140,7 +126,7 @@ def test_waiting_application_hears_of_fault(
 
 
 def test_waiting_batches_are_bounded_by_bytes(consumer: StreamConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FaultyKafka, "answer", Record, raising=False)
+    monkeypatch.setattr(FaultyKafka, "answer", record, raising=False)
     consumer._adopt_assignment(ASSIGNMENT)
     wait_until(lambda: kafka_of(consumer).is_paused, 60)
     assert kafka_of(consumer).received == 3

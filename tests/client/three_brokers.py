@@ -17,6 +17,12 @@ from tests.harness.chaos.nodes import Link
 
 BROKERS, CUT_SECONDS = 3, 3.0
 
+FLUSHING = """\
+# A killed broker reads everything again that it has not flushed, all gigabytes of a long run.
+log.flush.interval.ms=10000
+log.flush.scheduler.interval.ms=5000
+log.flush.offset.checkpoint.interval.ms=10000
+"""
 _PROPERTIES = """\
 node.id={id}
 controller.quorum.voters={voters}
@@ -62,7 +68,7 @@ class ClusterBroker(EmbeddedBroker):
         return False
 
     def more_properties(self) -> str:
-        return _PROPERTIES.format(
+        return FLUSHING + _PROPERTIES.format(
             id=self.id,
             voters=self.voters,
             port=self.port,

@@ -12,6 +12,11 @@ from typing import Any
 from anabranch_client.errors import IncompatibleController
 from anabranch_client.names import PARTITION, full_name, kafka_partition, segment_kafka_topic
 
+try:
+    import mmh3
+except ImportError:
+    mmh3 = None  # type: ignore[assignment]
+
 HASH_SPACE = 0x10000
 """Number of hashes: `0x0000..0xFFFF`."""
 MAX_CACHED_HASHES, MAX_CACHED_KEY_BYTES = 65_536, 128
@@ -167,6 +172,11 @@ class KeyHashes(dict[bytes, int]):
 
 def key_hash(key: bytes) -> int:
     """Return the hash of a key: Murmur3 (x86, 32 bits, seed 0), low 16 bits, as in Pulsar 5."""
+    return mmh3.hash(key) & 0xFFFF if mmh3 else key_hash_in_python(key)
+
+
+def key_hash_in_python(key: bytes) -> int:
+    """Return the same without the extra `fast`, in about 50 times the time."""
     # Bits above 32 are masked once per line only: with unique keys this is the producer's largest cost.
     size, value = len(key), 0
     for block in unpack_from(f"<{size >> 2}I", key):

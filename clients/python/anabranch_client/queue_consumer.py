@@ -161,16 +161,16 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
                 continue
             batch = reader.batches[0]
             window, messages = reader.window_of(batch.lease), []
-            for message in batch.messages[batch.delivered : batch.delivered + limit]:
-                offset = message.offset() or 0
+            for index in range(batch.delivered, min(batch.delivered + limit, len(batch))):
+                offset = batch.offsets[index]
                 if len(window) and offset >= window.position + self._most:
                     break
                 window.deliver(offset)
-                messages.append(ReceivedMessage(message, batch))
+                messages.append(ReceivedMessage(batch, index))
             if not messages:
                 continue
             batch.delivered += len(messages)
-            if batch.delivered == len(batch.messages):
+            if batch.delivered == len(batch):
                 reader.batches.popleft()
             self._readers[name] = self._readers.pop(name)
             self._changed.notify_all()

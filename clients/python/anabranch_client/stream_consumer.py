@@ -118,7 +118,7 @@ class StreamConsumer(SegmentConsumer[SegmentReader]):
 
     def _has_current(self) -> bool:
         batch = self._current
-        return batch is not None and batch.is_valid and batch.delivered < len(batch.messages)
+        return batch is not None and batch.is_valid and batch.delivered < len(batch)
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -139,8 +139,8 @@ class StreamConsumer(SegmentConsumer[SegmentReader]):
             self._changed.notify_all()
         batch = self._current
         assert batch is not None
-        first, batch.delivered = batch.delivered, min(batch.delivered + limit, len(batch.messages))
-        messages = list(map(ReceivedMessage, batch.messages[first : batch.delivered], repeat(batch)))
+        first, batch.delivered = batch.delivered, min(batch.delivered + limit, len(batch))
+        messages = list(map(ReceivedMessage, repeat(batch), range(first, batch.delivered)))
         self._delivered[batch.reader] = batch.lease, messages[-1].offset() + 1
         return messages
 
