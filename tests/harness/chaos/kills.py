@@ -81,8 +81,11 @@ def kill_parts(run: Run, count: int, choices: random.Random, parts: Sequence[str
     """
     kills = Kills()
     losses = {count * (number + 1) // (lost + 1) for number in range(lost)}
+    written = -1
     for number in range(count):
         part = choices.choice(parts)
+        # A job that was killed is killed again only after it has written something: else it would never get that far.
+        wait_until(lambda before=written: _batches(run) > before, 900, 1.0)
         time.sleep(choices.uniform(4.0, 14.0))
         deadline = time.monotonic() + WAIT_FOR_OPEN_S
         while len(opened := open_decisions(run)) < 2 and time.monotonic() < deadline:
@@ -92,11 +95,17 @@ def kill_parts(run: Run, count: int, choices: random.Random, parts: Sequence[str
             lose_checkpoint(run)
         else:
             run.kill(part)
+        if part == "stream":
+            written = _batches(run)
         kills.by_part[part] += 1
         kills.opened.append(len(opened))
-        if number % 10 == 9:
+        if number % 5 == 4:
             click.echo(f"{time.strftime('%H:%M:%S')} {number + 1} kills, {kills.with_several_open} with several open")
     return kills
+
+
+def _batches(run: Run) -> int:
+    return len(run.rows("batches", "batch_id"))
 
 
 def lose_checkpoint(run: Run) -> None:
