@@ -246,15 +246,6 @@ class ScalableTopicMetadata(MetadataRecord):
         return self
 
 
-class SegmentLoadStats(Wire):
-    """Four rates of a segment (PIP-483 "SegmentLoadStats"), each per second over a rolling 60 s."""
-
-    msg_rate_in: float
-    bytes_rate_in: float
-    msg_rate_out: float
-    bytes_rate_out: float
-
-
 RATES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 """The four rates in the PIP's order, by their wire names; also the reasons of a load-driven split.
 

@@ -49,16 +49,16 @@ class Evaluator:
         self.faults: dict[str, str] = {}
         """Rules that could not be evaluated in the last round, and why."""
         for notice in self._record.due:
-            self._tell(notice)
-        for notice, told_at in self._record.resolved:
+            self._enqueue(notice)
+        for notice, delivered_at in self._record.resolved:
             if notice.destination in notifiers:
-                notifiers[notice.destination].keep_telling(notice, told_at)
+                notifiers[notice.destination].resume_repeating(notice, delivered_at)
         due = {(notice.alert.key, notice.destination) for notice in self._record.due}
         for alert in self._record.alerts.values():
             rule = rules.rule(alert.rule)
-            for name in () if rule is None or alert.status != "firing" else rules.told_to(rule):
+            for name in () if rule is None or alert.status != "firing" else rules.destinations_of(rule):
                 if (alert.key, name) not in due:
-                    notifiers[name].keep_telling(Notice(alert, name), alert.at)
+                    notifiers[name].resume_repeating(Notice(alert, name), alert.at)
 
     @property
     def alerts(self) -> list[Alert]:
@@ -91,9 +91,9 @@ class Evaluator:
         for rule in (*self._rules.rules, BROKEN):
             if rule.name in matches:
                 open_alerts = [alert for alert in self.alerts if alert.rule == rule.name and alert.key not in lapsed]
-                told_to = self._rules.told_to(rule)
+                destinations = self._rules.destinations_of(rule)
                 changed += [
-                    (alert, rule, told_to) for alert in advance_rule(rule, open_alerts, matches[rule.name], now)
+                    (alert, rule, destinations) for alert in advance_rule(rule, open_alerts, matches[rule.name], now)
                 ]
         changed += [
             (end_alert(alert, now), None, tuple(self._notifiers))
@@ -102,14 +102,14 @@ class Evaluator:
         ]
         if changed:
             for notice in self._record.change(changed, now):
-                self._tell(notice)
+                self._enqueue(notice)
         self.rounds, self.evaluated_at, self.seconds = self.rounds + 1, time.time(), time.monotonic() - began
         return [alert for alert, _, _ in changed]
 
     def settle(self) -> None:
         """Finish an unrecorded change, and record settled notices. Raises `LeaseLost` or Delta's errors."""
         for notice in self._record.finish():
-            self._tell(notice)
+            self._enqueue(notice)
         self._unsettled += _take_settled(self._notifiers.values())
         if self._unsettled:
             self._record.settle(self._unsettled, self._now())
@@ -146,10 +146,10 @@ class Evaluator:
         except LAKE_ERRORS as error:
             log.warning("the table alerts cannot be written, trying again: %s", error)
 
-    def _tell(self, notice: Notice) -> None:
+    def _enqueue(self, notice: Notice) -> None:
         notifier = self._notifiers.get(notice.destination)
         if notifier is not None:
-            notifier.tell(notice)
+            notifier.enqueue_notice(notice)
 
 
 def _take_settled(notifiers: Iterable[Notifier]) -> list[Settled]:

@@ -1,4 +1,4 @@
-"""Delivery of notices: one thread for each destination; retries until told, rejected or too old.
+"""Delivery of notices: one thread for each destination; retries until delivered, rejected or too old.
 
 Stage: beside `anabranch.alerts.evaluator`, which collects the settled notices and records them. A destination that does
 not answer delays no other one, and no evaluation. A notice that fails lets those behind it pass; those of one alert
@@ -17,7 +17,7 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from anabranch.alerts.posting import NoticeRejected, NoticeSender, NotTold
+from anabranch.alerts.posting import DeliveryFailed, NoticeRejected, NoticeSender
 from anabranch.alerts.record import Notice
 from anabranch.alerts.states import Labels
 
@@ -64,13 +64,13 @@ class Notifier:
     def start(self) -> None:
         self._thread.start()
 
-    def tell(self, notice: Notice) -> None:
+    def enqueue_notice(self, notice: Notice) -> None:
         """Enqueue a notice and return at once."""
         self._new.put(notice)
 
-    def keep_telling(self, notice: Notice, told_at: datetime) -> None:
+    def resume_repeating(self, notice: Notice, delivered_at: datetime) -> None:
         """Repeat a notice that was delivered before this process began, unless its time is over."""
-        until = _repeated_until(notice, told_at)
+        until = _repeated_until(notice, delivered_at)
         if self._sender.resend_seconds is not None and (until is None or self._now() < until):
             self._repeating[notice.alert.key] = notice, until
 
@@ -106,12 +106,12 @@ class Notifier:
                 if len(batch) > 1:
                     self._suspects |= {notice.alert.key for notice in batch}
                     continue
-            except NotTold as error:
+            except DeliveryFailed as error:
                 faults += 1
                 self.fault = str(error)
                 not_before = time.monotonic() + self._delay(faults, error)
                 log.warning("%s cannot be told (%d waiting): %s", self.name, len(waiting), error)
-                waiting = self._given_up(_stepped_aside(waiting, {notice.alert.key for notice in batch}))
+                waiting = self._given_up(_last_in_queue(waiting, {notice.alert.key for notice in batch}))
                 continue
             faults, self.fault, not_before = 0, fault, 0.0
             sent = {id(notice) for notice in batch}
@@ -160,7 +160,7 @@ class Notifier:
         self._suspects &= self._repeating.keys()
         return [notice for notice, _ in self._repeating.values()]
 
-    def _delay(self, faults: int, error: NotTold) -> float:
+    def _delay(self, faults: int, error: DeliveryFailed) -> float:
         """Return the seconds until the next try."""
         backoff = random.uniform(0, min(self._max_delay, DELAY_SECONDS * 2 ** min(faults, 30)))
         return max(backoff, min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS))
@@ -183,19 +183,19 @@ class Notifier:
         return [notice for notice in notices if notice is not None]
 
     def _given_up(self, waiting: list[Notice]) -> list[Notice]:
-        horizon = self._now() - GIVE_UP
+        oldest = self._now() - GIVE_UP
         for notice in waiting:
-            if notice.alert.at < horizon:
+            if notice.alert.at < oldest:
                 log.error("%s was never told of %s: %s", self.name, notice.notice_id, self.fault)
                 self.settled.put((notice, "untold", self.fault))
                 self._repeating.pop(notice.alert.key, None)
-        return [notice for notice in waiting if notice.alert.at >= horizon]
+        return [notice for notice in waiting if notice.alert.at >= oldest]
 
 
-def _stepped_aside(waiting: Sequence[Notice], keys: set[_Key]) -> list[Notice]:
+def _last_in_queue(waiting: Sequence[Notice], keys: set[_Key]) -> list[Notice]:
     """Move all notices of some alerts behind the others: the fault may be of these alone."""
     return sorted(waiting, key=lambda notice: notice.alert.key in keys)
 
 
-def _repeated_until(notice: Notice, told_at: datetime) -> datetime | None:
-    return None if notice.alert.status == "firing" else told_at + RESOLVED_AGAIN
+def _repeated_until(notice: Notice, delivered_at: datetime) -> datetime | None:
+    return None if notice.alert.status == "firing" else delivered_at + RESOLVED_AGAIN

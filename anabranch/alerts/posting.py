@@ -50,7 +50,7 @@ REJECTED = frozenset({400, 404, 410, 413, 414, 415, 422, 431})
 (401, 403), or by themselves (408, 429, 5xx)."""
 
 
-class NotTold(Exception):
+class DeliveryFailed(Exception):
     """Delivery failed and is tried again; the message says why."""
 
     def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class NotTold(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-class NoticeRejected(NotTold):
+class NoticeRejected(DeliveryFailed):
     """A destination will never accept these notices, or one of them."""
 
 
@@ -72,7 +72,7 @@ class NoticeSender(Protocol):
     """Interval at which firing and recently resolved alerts are sent again; None: once is enough."""
 
     def send(self, notices: Sequence[Notice], now: datetime) -> None:
-        """Send notices. Raises `NotTold`, or `NoticeRejected` when a retry would be useless."""
+        """Send notices. Raises `DeliveryFailed`, or `NoticeRejected` when a retry would be useless."""
 
 
 def sender_of(
@@ -258,16 +258,16 @@ class _Post:
             OSError,
         ) as error:
             # Never the address: with Slack it is the secret.
-            raise NotTold(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
+            raise DeliveryFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
         if 300 <= status < 400:
-            raise NotTold(
+            raise DeliveryFailed(
                 f"it answers {status}, a redirect, which is not followed: configure the address that it means"
             )
         if not 200 <= status < 300:
             message = f"it answers {status}: {printable(received[:200].decode(errors='replace'))}"
             if status in REJECTED:
                 raise NoticeRejected(message)
-            raise NotTold(message, seconds_of(retry_after, datetime.now(timezone.utc)))
+            raise DeliveryFailed(message, seconds_of(retry_after, datetime.now(timezone.utc)))
 
 
 def seconds_of(retry_after: str, now: datetime) -> float:

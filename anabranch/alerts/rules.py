@@ -159,7 +159,7 @@ class Rules(Section):
         """Return the rule of a name."""
         return next((rule for rule in (*self.rules, BROKEN) if rule.name == name), None)
 
-    def told_to(self, rule: Rule) -> tuple[str, ...]:
+    def destinations_of(self, rule: Rule) -> tuple[str, ...]:
         """Return the destinations of a rule's alerts."""
         return tuple(self.destinations) if rule.destinations is None else rule.destinations
 

@@ -123,7 +123,9 @@ def test_stopped_courier_reports_late_delivery():
     heard, clock = Heard(), Clock()
     notifier = Notifier("hook", heard, clock)
     for summary in ("one", "two"):
-        notifier.tell(Notice(Alert("Open", (("topic", summary),), "firing", at(0), at(0), None, summary), "hook"))
+        notifier.enqueue_notice(
+            Notice(Alert("Open", (("topic", summary),), "firing", at(0), at(0), None, summary), "hook")
+        )
     notifier.stop()
     notifier.start()
     notifier.join(60)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.alerts.notifiers import Notifier
-from anabranch.alerts.posting import NotTold, seconds_of, sender_of
+from anabranch.alerts.posting import DeliveryFailed, seconds_of, sender_of
 from anabranch.alerts.record import Notice
 from anabranch.alerts.rules import rules_of
 from anabranch.alerts.states import Alert
@@ -83,7 +83,7 @@ def test_rejected_notice_fails_alone(receiver, kind, status):
     notifier, found = Notifier("d", sender(kind, receiver.url), utc_now), {}
     names = ["a", BAD, "b", "c"]
     for name in names:
-        notifier.tell(notice(name))
+        notifier.enqueue_notice(notice(name))
     with delivering(notifier):
         wait_until(lambda: len(settled(notifier, found)) == len(names))
     assert {name: status for name, (status, _) in found.items()} == {
@@ -101,7 +101,7 @@ def test_failing_notice_steps_aside(receiver):
     receiver.answers = lambda body: (500 if BAD in topics(body) else 200, {})
     notifier, found = Notifier("d", sender("webhook", receiver.url), utc_now, max_delay=0.05), {}
     for one in (notice(BAD), notice(BAD, "resolved"), notice("a"), notice("b")):
-        notifier.tell(one)
+        notifier.enqueue_notice(one)
     with delivering(notifier):
         wait_until(lambda: set(settled(notifier, found)) == {"a", "b"})
         wait_until(lambda: notifier.waiting == 2)
@@ -124,7 +124,7 @@ def test_retry_after_is_honoured(receiver, form):
 
     receiver.answers = answers
     notifier, found = Notifier("d", sender("webhook", receiver.url), utc_now, max_delay=0.01), {}
-    notifier.tell(notice("a"))
+    notifier.enqueue_notice(notice("a"))
     with delivering(notifier):
         wait_until(lambda: settled(notifier, found), 30)
     assert first[1] - first[0] >= 1.9
@@ -152,8 +152,8 @@ def test_retry_after_is_bounded():
         batch, resend_seconds = 1, None
 
     notifier = Notifier("d", Busy(), utc_now)
-    assert notifier._delay(1, NotTold("busy", 30)) == 30
-    assert notifier._delay(1, NotTold("busy", 86_400)) == 900
+    assert notifier._delay(1, DeliveryFailed("busy", 30)) == 30
+    assert notifier._delay(1, DeliveryFailed("busy", 86_400)) == 900
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +186,11 @@ def test_resolved_alert_outlives_a_kill(program, tmp_path, receiver):
         notifier, found = Notifier("d", repeating, utc_now, max_delay=0.2), {}
         with delivering(notifier):
             firing = notice("a")
-            notifier.tell(firing)
+            notifier.enqueue_notice(firing)
             wait_until(lambda: heard(receiver, "firing") == ["a"], 60)
             notified = time.time()
             wait_until(lambda: manager.remembers(notified), 30)
-            notifier.tell(notice("a", "resolved", since=firing.alert.since))
+            notifier.enqueue_notice(notice("a", "resolved", since=firing.alert.since))
             wait_until(lambda: settled(notifier, found).get("a") and notifier.settled.empty() and not manager.alerts())
             manager.kill()
             assert heard(receiver, "resolved") == []
@@ -205,9 +205,9 @@ def test_resolved_alert_repeated_for_15_minutes(receiver):
     repeating = sender("alertmanager", receiver.url)
     repeating.resend_seconds = 0.05
     notifier = Notifier("d", repeating, clock, max_delay=0.05)
-    notifier.keep_telling(notice("old", "resolved"), started - timedelta(minutes=16))
-    notifier.keep_telling(notice("new", "resolved"), started - timedelta(minutes=5))
-    notifier.keep_telling(notice("fires"), started - timedelta(hours=2))
+    notifier.resume_repeating(notice("old", "resolved"), started - timedelta(minutes=16))
+    notifier.resume_repeating(notice("new", "resolved"), started - timedelta(minutes=5))
+    notifier.resume_repeating(notice("fires"), started - timedelta(hours=2))
     with delivering(notifier):
         wait_until(lambda: len(receiver.came) >= 3)
         assert {topic for body in receiver.bodies for topic in topics(body)} == {"new", "fires"}
@@ -223,12 +223,12 @@ def test_alert_resolved_during_an_outage_stays_resolved(receiver):
     repeating.resend_seconds = 0.05
     notifier, found = Notifier("d", repeating, utc_now, max_delay=0.02), {}
     with delivering(notifier):
-        notifier.tell(firing)
+        notifier.enqueue_notice(firing)
         wait_until(lambda: settled(notifier, found).get("a") and len(receiver.bodies) > 2)
         status[0] = 503
         failed = len(receiver.bodies)
         wait_until(lambda: len(receiver.bodies) > failed + 2)
-        notifier.tell(notice("a", "resolved", since=firing.alert.since))
+        notifier.enqueue_notice(notice("a", "resolved", since=firing.alert.since))
         wait_until(lambda: notifier.waiting)
         status[0], found = 200, {}
         wait_until(lambda: settled(notifier, found).get("a"))
@@ -242,7 +242,7 @@ def test_alertmanager_rejecting_one_accepts_others(program, tmp_path, receiver):
     with alertmanager(program, tmp_path / "am", receiver) as manager:
         notifier, found = Notifier("d", sender("alertmanager", manager.url), utc_now), {}
         for one in (notice("a"), notice(BAD, label=""), notice("b")):
-            notifier.tell(one)
+            notifier.enqueue_notice(one)
         with delivering(notifier):
             wait_until(lambda: len(settled(notifier, found)) == 3, 30)
         assert {name: status for name, (status, _) in found.items()} == {"a": "told", BAD: "rejected", "b": "told"}

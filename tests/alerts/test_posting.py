@@ -10,7 +10,7 @@ import json
 import pytest
 
 from anabranch.alerts.addresses import is_local
-from anabranch.alerts.posting import NotTold, sender_of
+from anabranch.alerts.posting import DeliveryFailed, sender_of
 from anabranch.alerts.record import Notice
 from anabranch.alerts.rules import RulesError, rules_of
 from anabranch.alerts.states import Alert
@@ -110,21 +110,21 @@ def test_alertmanager_told_when_alert_ends(receiver):
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_not_followed(receiver, status):
     receiver.status, receiver.headers = status, {"Location": receiver.url + "/inside"}
-    with pytest.raises(NotTold, match="not followed"):
+    with pytest.raises(DeliveryFailed, match="not followed"):
         sender(kind="webhook", url=receiver.url, allow_local=True).send([notice()], at(61))
     assert len(receiver.came) == 1
 
 
 def test_a_refusal_is_told_with_its_answer(receiver):
     receiver.status = 403
-    with pytest.raises(NotTold, match="it answers 403: no"):
+    with pytest.raises(DeliveryFailed, match="it answers 403: no"):
         sender(kind="webhook", url=receiver.url, allow_local=True).send([notice()], at(61))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433"])
 def test_local_address_blocked_unless_allowed(receiver, host):
     port = receiver.url.rpartition(":")[2]
-    with pytest.raises(NotTold, match=r"not allowed|no address"):
+    with pytest.raises(DeliveryFailed, match=r"not allowed|no address"):
         sender(kind="webhook", url=f"http://{host}:{port}").send([notice()], at(61))
     assert receiver.came == []
 
@@ -161,7 +161,7 @@ def test_other_machines_are_not_local(address):
 
 
 def test_nobody_there_is_told_without_the_address():
-    with pytest.raises(NotTold) as caught:
+    with pytest.raises(DeliveryFailed) as caught:
         sender({"U": "http://127.0.0.1:1/services/secret"}, kind="slack", url_variable="U", allow_local=True).send(
             [notice()], at(61)
         )

@@ -151,7 +151,7 @@ class Balancing:
             wait_until(lambda: decided <= {one.decision_id for one in self.house.published.events[told:]}, PATIENCE_S)
         for event in {one.decision_id: one for one in self.house.published.events[told:]}.values():
             if event.decision_id in decided:
-                self.state.end(event)
+                self.state.close_decision(event)
         status = {end["decision_id"]: end["status"] for end in self.house.ends()}
         return {one.decision.bundle: status[one.decision_id] for one in cycle.decided}
 
