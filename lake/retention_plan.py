@@ -1,4 +1,7 @@
-"""Plan of [retention] for a day: which rows of which tables go, in which order."""
+"""Plan of [retention] for a day: which rows of which tables go, in which order.
+
+Stage: under `anabranch lake retain`; `retention` removes the rows.
+"""
 
 from __future__ import annotations
 

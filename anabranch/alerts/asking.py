@@ -1,4 +1,8 @@
-"""Evaluation of a rule's statement on the lake as of an instant, without a JVM; rehearsal of a rule."""
+"""Evaluation of a rule's statement on the lake as of an instant, without a JVM; rehearsal of a rule.
+
+Stage: between `evaluator`, or `anabranch serve alerts test`, and the lake (`anabranch.query.sql`); `states` has an
+alert's transitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`anabranch serve alerts` as a process: assembly of its parts, metrics, and stop by signals."""
+"""`anabranch serve alerts` as a process: assembly of its parts, metrics, and stop by signals.
+
+Stage: under `anabranch.cli.commands.alerts`, over `evaluator` and `notifiers`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Identify the caller of a request by comparing its token with those of the file."""
+"""Identify the caller of a request by comparing its token with those of the file.
+
+Stage: over `tokens`; the controller (`access.gate`) and the page (`guard`) ask it for every request.
+"""
 
 from __future__ import annotations
 

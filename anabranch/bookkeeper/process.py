@@ -1,4 +1,7 @@
-"""One run of the Java program of the sidecar: requests and answers, matched by number."""
+"""One run of the Java program of the sidecar: requests and answers, matched by number.
+
+Stage: under `sidecar`, which starts the next run when one has ended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`anabranch decisions waiting`: who acts, and the brakes as they stand, as JSON and in words."""
+"""`anabranch decisions waiting`: who acts, and the brakes as they stand, as JSON and in words.
+
+Stage: under `anabranch.cli.commands.executor`; the rules of the brakes are in `anabranch.safeguards`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An explanation for people: why in words, the gates, what it saw, and what would change the answer."""
+"""An explanation for people: why in words, the gates, what it saw, and what would change the answer.
+
+Stage: under `anabranch explain`; `anabranch.history.explain` finds what it says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A client of a ZooKeeper of the settings, for commands."""
+"""A client of a ZooKeeper of the settings, for commands.
+
+Stage: under `anabranch.cli.bookies.clusters` and `published_loads`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A collector's Prometheus metrics: its status as numbers (docs/pulsar.md)."""
+"""A collector's Prometheus metrics: its status as numbers (docs/pulsar.md).
+
+Stage: set by the loops of all collectors (`pulsar.process`, `kafka.process`, `bundle_process`).
+"""
 
 from __future__ import annotations
 

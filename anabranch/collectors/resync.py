@@ -1,4 +1,7 @@
-"""Repetition of announcements over `snapshot_seconds`, and of lost deletions at once."""
+"""Repetition of announcements over `snapshot_seconds`, and of lost deletions at once.
+
+Stage: under `pulsar.collector`, over `announced`, which knows what was announced.
+"""
 
 from __future__ import annotations
 

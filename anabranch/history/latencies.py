@@ -1,4 +1,7 @@
-"""Latency of every stage from a consumer event to the applied decision, by the tables' instants."""
+"""Latency of every stage from a consumer event to the applied decision, by the tables' instants.
+
+Stage: under `summary`.
+"""
 
 from __future__ import annotations
 

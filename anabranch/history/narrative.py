@@ -1,4 +1,7 @@
-"""A run in plain sentences: actions on each topic and why, reversals, and alerts."""
+"""A run in plain sentences: actions on each topic and why, reversals, and alerts.
+
+Stage: for the report of a local run (`anabranch.local.report`).
+"""
 
 from __future__ import annotations
 

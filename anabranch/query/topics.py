@@ -1,4 +1,7 @@
-"""Topics by the names that people give them: in full, or by a unique ending."""
+"""Topics by the names that people give them: in full, or by a unique ending.
+
+Stage: under commands and pages that take a topic's name.
+"""
 
 from __future__ import annotations
 

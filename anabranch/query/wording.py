@@ -1,4 +1,7 @@
-"""Answers as a table for people, with every evaluated gate; short names of recorded decisions."""
+"""Answers as a table for people, with every evaluated gate; short names of recorded decisions.
+
+Stage: under every command that shows answers or instants.
+"""
 
 from __future__ import annotations
 

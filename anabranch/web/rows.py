@@ -1,4 +1,7 @@
-"""Values of a topic and of the record by which pages search, count and sort. Pure."""
+"""Values of a topic and of the record by which pages search, count and sort. Pure.
+
+Stage: under `fleet`, `trend`, `processes` and the pages of topics.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Account of one evaluation: every gate that the command or an object came to, in order."""
+"""Account of one evaluation: every gate that the command or an object came to, in order.
+
+Stage: filled by every module of the family that applies a gate; `gates` lists them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Entry of the family: decide what to do now with a switch or a command, with every gate. Pure."""
+"""Entry of the family: decide what to do now with a switch or a command, with every gate. Pure.
+
+Stage: over `registry`, `switching` and `cleanup` (commands) and `work` (steps of a switch).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Part of a snapshot that one step of a switch was decided on, put on record with the step."""
+"""Part of a snapshot that one step of a switch was decided on, put on record with the step.
+
+Stage: for `anabranch.bookkeeper.orchestrator`, which records it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Account of one cycle: each gate of each broker and bundle, in order, and each random choice."""
+"""Account of one cycle: each gate of each broker and bundle, in order, and each random choice.
+
+Stage: filled through `cluster`; `gates` lists the gates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Entry of the family: one cycle of a cluster's balancer, with the account of all that it saw. Pure."""
+"""Entry of the family: one cycle of a cluster's balancer, with the account of all that it saw. Pure.
+
+Stage: over `shedding`, `splits` and `placement`; the caller of each minute is `engine.bundles.cycle`.
+"""
 
 from __future__ import annotations
 

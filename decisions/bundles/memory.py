@@ -1,4 +1,7 @@
-"""Memory of the balancer between cycles: from a snapshot's state, through the rules, into the answer."""
+"""Memory of the balancer between cycles: from a snapshot's state, through the rules, into the answer.
+
+Stage: under `decide` and `cluster`; `engine.bundles.clusters` keeps it between cycles.
+"""
 
 from __future__ import annotations
 

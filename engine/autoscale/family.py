@@ -1,4 +1,8 @@
-"""The family `autoscale` as the kernel drives it, over the family's stages and `evaluation`."""
+"""The family `autoscale` as the kernel drives it, over the family's stages and `evaluation`.
+
+Stage: between the kernel's protocol (`engine.kernel.family`) and the stages of a sample. The counterpart for brokers is
+`engine.bundles.family`.
+"""
 
 from __future__ import annotations
 

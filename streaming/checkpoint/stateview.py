@@ -1,4 +1,7 @@
-"""Read-only view of one topic's state in the checkpoint's state store, also of a running job."""
+"""Read-only view of one topic's state in the checkpoint's state store, also of a running job.
+
+Stage: under `anabranch lake state`.
+"""
 
 from __future__ import annotations
 

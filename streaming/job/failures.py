@@ -1,4 +1,7 @@
-"""Failures of the job: the meaning of Spark's exceptions, remedies, and which a restart cures."""
+"""Failures of the job: the meaning of Spark's exceptions, remedies, and which a restart cures.
+
+Stage: used by `job` and by `anabranch serve stream`, which exits with the remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One task of the state stage: fetch a bucket's state, run the engine, store and emit."""
+"""One task of the state stage: fetch a bucket's state, run the engine, store and emit.
+
+Stage: called by `processor` for each bucket; `engine.kernel.bucket` is the engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`anabranch bookies switch`, `rollback`, `cleanup`: a rehearsal that writes nothing, or execution."""
+"""`anabranch bookies switch`, `rollback`, `cleanup`: a rehearsal that writes nothing, or execution.
+
+Stage: under `anabranch.cli.commands.bookies`, over `anabranch.bookkeeper.orchestrator`, which runs the steps.
+"""
 
 from __future__ import annotations
 

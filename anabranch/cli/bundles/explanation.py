@@ -1,4 +1,7 @@
-"""A decision about a bundle, and a cluster's cycle, as tables for an operator."""
+"""A decision about a bundle, and a cluster's cycle, as tables for an operator.
+
+Stage: under `anabranch bundles explain`; `anabranch.history.bundles.record` finds the cycle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Coverage of the cluster: what the collector sees and what it misses, for its status."""
+"""Coverage of the cluster: what the collector sees and what it misses, for its status.
+
+Stage: under `collector`, for `anabranch.collectors.status`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stored state of the sessions of a subscription: its coordinator, and its progress."""
+"""Stored state of the sessions of a subscription: its coordinator, and its progress.
+
+Stage: under `manager`, `connections`, `draining` and `positioning`.
+"""
 
 from __future__ import annotations
 

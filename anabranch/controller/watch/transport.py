@@ -1,4 +1,7 @@
-"""Transport of watch sessions: server-sent events, and code shared with WebSockets."""
+"""Transport of watch sessions: server-sent events, and code shared with WebSockets.
+
+Stage: under `anabranch.controller.rest.watch`; `hub` has the sessions.
+"""
 
 from __future__ import annotations
 

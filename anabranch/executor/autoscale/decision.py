@@ -1,4 +1,7 @@
-"""Rows of `decisions` of the family `autoscale`: segments, action, and the layout decided on."""
+"""Rows of `decisions` of the family `autoscale`: segments, action, and the layout decided on.
+
+Stage: read by the family's `actor`, which makes the call, and by `judge`, which finds its effect.
+"""
 
 from __future__ import annotations
 

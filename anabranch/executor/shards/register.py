@@ -1,4 +1,7 @@
-"""Members as rows of a lake table that is replaced as a whole (`lake.register`)."""
+"""Members as rows of a lake table that is replaced as a whole (`lake.register`).
+
+Stage: under `holding`, which divides the shards among the members.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The whole check of a lake: files first, then rows. Read-only, and safe beside all writers."""
+"""The whole check of a lake: files first, then rows. Read-only, and safe beside all writers.
+
+Stage: under `anabranch lake check`, over `contents` (files) and `rows`; `findings` collects.
+"""
 
 from __future__ import annotations
 

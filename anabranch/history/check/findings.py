@@ -1,4 +1,7 @@
-"""Findings of a check, by kind, with a remedy for each: all are counted, the first ones listed."""
+"""Findings of a check, by kind, with a remedy for each: all are counted, the first ones listed.
+
+Stage: filled by `checking` and `rows`. A new kind of finding needs a remedy in `REMEDIES`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Slowness for people: the verdict in a sentence, and the figures of each slow segment."""
+"""Slowness for people: the verdict in a sentence, and the figures of each slow segment.
+
+Stage: for `anabranch explain` and the page of a topic; `decisions.autoscale.slowness` has the verdict.
+"""
 
 from __future__ import annotations
 

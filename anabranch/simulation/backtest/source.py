@@ -1,4 +1,7 @@
-"""Recorded demand as a `Source` of simulations: topics with the same lifetime."""
+"""Recorded demand as a `Source` of simulations: topics with the same lifetime.
+
+Stage: under `running`, over `demand`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Comparison of balancers: each on the same fleets, over shapes and seeds."""
+"""Comparison of balancers: each on the same fleets, over shapes and seeds.
+
+Stage: over `run`, which simulates one balancer; `page` draws the result.
+"""
 
 from __future__ import annotations
 

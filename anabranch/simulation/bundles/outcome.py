@@ -1,4 +1,7 @@
-"""Results of a balancer on a fleet."""
+"""Results of a balancer on a fleet.
+
+Stage: filled by `run`, compared by `compare` and `backtest`.
+"""
 
 from __future__ import annotations
 

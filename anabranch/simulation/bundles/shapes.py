@@ -1,4 +1,7 @@
-"""Synthetic fleets: the same fleet for the same name and seed."""
+"""Synthetic fleets: the same fleet for the same name and seed.
+
+Stage: beside `recorded`, which has fleets from the lake.
+"""
 
 from __future__ import annotations
 

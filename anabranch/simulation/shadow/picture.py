@@ -1,4 +1,7 @@
-"""Comparison as one offline HTML file (plotly): a chart over time, the numbers, and the actions."""
+"""Comparison as one offline HTML file (plotly): a chart over time, the numbers, and the actions.
+
+Stage: beside `report`, whose numbers it draws.
+"""
 
 from __future__ import annotations
 

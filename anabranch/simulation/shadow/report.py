@@ -1,4 +1,7 @@
-"""Comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it."""
+"""Comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it.
+
+Stage: over `record` and `sides`; `picture` draws the result.
+"""
 
 from __future__ import annotations
 
