@@ -39,7 +39,7 @@ class Different(NamedTuple):
     cluster: str
     at: int
     """The batch's time, milliseconds."""
-    said: str
+    text: str
     action: str | None = None
     """Action of the decision concerned; None: a hold, or a message."""
     broker: str | None = None

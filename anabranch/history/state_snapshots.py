@@ -98,4 +98,4 @@ def refuse(different: Sequence[Different]) -> None:
     """Raise `RebuildError` if clusters differ from the record."""
     for difference in different[:1]:
         instant = datetime.fromtimestamp(difference.at / 1000, timezone.utc)
-        raise RebuildError(f"the cluster {difference.cluster} at {instant:%F %T} UTC: {difference.said}")
+        raise RebuildError(f"the cluster {difference.cluster} at {instant:%F %T} UTC: {difference.text}")

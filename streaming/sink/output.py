@@ -69,17 +69,17 @@ class BatchOutput:
     def counts(self) -> dict[str, float]:
         """Message and sample counters, summed over all buckets."""
         total: dict[str, float] = {"samples_accepted": 0}
-        for counts in self.said(COUNTS):
+        for counts in self.entries_of(COUNTS):
             for name, value in counts.items():
                 total[name] = total.get(name, 0) + value
         return total
 
-    def said(self, kind: str) -> Iterator[Any]:
+    def entries_of(self, kind: str) -> Iterator[Any]:
         """Yield the entries of a kind whose bodies are JSON arrays."""
         for body in self._bodies.get(kind, ()):
             yield from pydantic_core.from_json(body)
 
-    def said_in_columns(self, kind: str) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, kind: str) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a kind that belongs to no table."""
         for body in self._bodies.get(kind, ()):
             yield pa.ipc.read_record_batch(pa.py_buffer(body), COLUMNS[kind])

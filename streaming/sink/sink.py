@@ -143,9 +143,9 @@ class LakeSink:
         self._commit(DECISIONS, output.rows(DECISIONS), query, batch_id)
         decided_at = time.time_ns() // 1_000_000 if len(output.rows(DECISIONS)) else None
         self._commit_side_by_side(TURNS[1], output, query, batch_id)
-        for topic, due_at in output.said(DUE):
+        for topic, due_at in output.entries_of(DUE):
             self._ask_for_tick(topic, due_at)
-        for family, subject, fault in output.said(FAULTS):
+        for family, subject, fault in output.entries_of(FAULTS):
             log.error(
                 "evaluating %s (%s) failed; it is held with the gate internal-error:\n%s",
                 subject,
@@ -157,7 +157,7 @@ class LakeSink:
         self._is_first = False
         if row is not None:
             rare = {table.name: output.rows(table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}
-            layouts = list(output.said_in_columns(LAYOUTS))
+            layouts = list(output.batches_of(LAYOUTS))
             row["batch_id"] = batch_id
             written = WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds, layouts)
             self._tell(written, batch_id)

@@ -116,7 +116,7 @@ def test_what_is_otherwise_on_record_is_said(table, column, value, said):
     changed(bucket, table, column, value)
     _, different = replayed(bucket)
     assert {one.cluster for one in different} == {"west"}
-    assert said in different[0].said
+    assert said in different[0].text
 
 
 @pytest.mark.parametrize("table", [DECISIONS, HOLDS])
@@ -125,7 +125,7 @@ def test_rows_that_are_missing_are_said(table):
     rows = bucket.table(table)
     bucket.tables[table.name] = [rows.filter(pc.not_equal(rows["family"], "bundles"))]
     _, different = replayed(bucket)
-    assert "is not on record, and this release says" in different[0].said
+    assert "is not on record, and this release says" in different[0].text
 
 
 def test_other_releases_record_taken_over(monkeypatch):

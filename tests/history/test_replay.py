@@ -51,7 +51,7 @@ def test_release_repeats_its_answers(story, configured):
     bucket = RecordedBucket(configured=configured)
     told(story, bucket)
     found = replayed(bucket, configured=configured)
-    assert found.told == []
+    assert found.listed == []
     assert (found.decisions, found.holds) == (len(bucket.table(DECISIONS)), len(bucket.table(HOLDS)))
 
 
@@ -108,14 +108,14 @@ def test_every_column_that_is_otherwise_is_told(table, columns, expected):
     bucket = quiet()
     changed = edited(bucket, table, **columns)
     found = replayed(bucket, changed)
-    assert any(expected in said for said in found.told), found.told
+    assert any(expected in said for said in found.listed), found.listed
 
 
 @pytest.mark.parametrize("table", [DECISIONS, HOLDS])
 def test_missing_record_reported_once(table):
     bucket = quiet()
     found = replayed(bucket, {table.name: bucket.table(table).slice(1)})
-    assert "on record is nothing new, this release says" in found.told[0]
+    assert "on record is nothing new, this release says" in found.listed[0]
     assert found.differences <= 4
 
 
@@ -124,7 +124,7 @@ def test_tick_without_row_decided_otherwise_is_reported(monkeypatch):
     bucket = quiet(4, rate=10.0)
     newer = {name: replace(policy, merge_window_ms=2 * MINUTE) for name, policy in PROFILES.items()}
     monkeypatch.setattr("decisions.autoscale.policy.PROFILES", newer)
-    *policies, told = replayed(bucket).told
+    *policies, told = replayed(bucket).listed
     assert told == (
         "topic://acme/shop/t0 at 2025-11-20 17:35:21 UTC: on record is nothing new, this release says merge 0+1"
     )
@@ -148,12 +148,12 @@ def of_versions(*versions):
 
 def test_older_version_rows_counted_not_compared():
     found = of_versions("1", "1", "2", "2", "1")
-    assert (found.told, found.versions) == ([], {"1": 3, "2": 2})
+    assert (found.listed, found.versions) == ([], {"1": 3, "2": 2})
 
 
 def test_single_batch_of_other_version_reported():
     found = of_versions("2", "2", "1", "2", "2")
-    assert found.told == ["the batch at 2025-11-20 17:35:21 UTC has rows of engine version 1, between those of 2"]
+    assert found.listed == ["the batch at 2025-11-20 17:35:21 UTC has rows of engine version 1, between those of 2"]
 
 
 def test_comparison_limited_by_since_and_topic():

@@ -51,10 +51,10 @@ def check(ctx: click.Context, output: str, deep: bool) -> None:
     else:
         for finding in findings:
             click.echo(f"{finding.table}: {finding.kind} ({finding.count:,})")
-            for text in finding.told:
+            for text in finding.listed:
                 click.echo(f"  {printable(text)}")
-            if finding.count > len(finding.told):
-                click.echo(f"  and {finding.count - len(finding.told):,} more")
+            if finding.count > len(finding.listed):
+                click.echo(f"  and {finding.count - len(finding.listed):,} more")
             click.echo(f"  What to do: {REMEDIES[finding.kind]}")
         if digests is not None and digests.is_first:
             click.echo("the first deep check of this lake: from now on a changed byte is found")

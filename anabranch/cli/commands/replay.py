@@ -93,10 +93,10 @@ def replay_command(
     if output == "json":
         click.echo(json.dumps(results.to_json()))
     else:
-        for difference in results.told:
+        for difference in results.listed:
             click.echo(f"different: {printable(difference)}")
-        if results.differences > len(results.told):
-            click.echo(f"and {results.differences - len(results.told)} more")
+        if results.differences > len(results.listed):
+            click.echo(f"and {results.differences - len(results.listed)} more")
         if other_versions := {version: rows for version, rows in results.versions.items() if version != ENGINE_VERSION}:
             counts = ", ".join(f"{rows:,} of {printable(version)}" for version, rows in sorted(other_versions.items()))
             click.echo(

@@ -142,7 +142,7 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
     if since is not None:
         cycle = replace(cycle, decided=_on_record(lake, cluster, cycle))
         different = []
-    doubt = next((difference.said for difference in different if difference.at == cycle.now), None)
+    doubt = next((difference.text for difference in different if difference.at == cycle.now), None)
     return Known(run.replay.clusters[cluster], cycle, since, doubt)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_TOLD = 20
+MOST_LISTED = 20
 """Findings of a kind in a table that are kept in words; all are counted."""
 
 _LOST = (
@@ -66,8 +66,8 @@ class Finding:
     kind: str
     table: str
     count: int = 0
-    told: list[str] = field(default_factory=list)
-    """The first `MOST_TOLD`, a line each."""
+    listed: list[str] = field(default_factory=list)
+    """The first `MOST_LISTED`, a line each."""
 
 
 class Findings:
@@ -84,8 +84,8 @@ class Findings:
             raise ValueError(f"nobody knows what to do about {kind!r}")
         finding = self._found.setdefault((kind, table), Finding(kind, table))
         finding.count += 1
-        if len(finding.told) < MOST_TOLD:
-            finding.told.append(text)
+        if len(finding.listed) < MOST_LISTED:
+            finding.listed.append(text)
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._found.values())
@@ -103,7 +103,7 @@ class Findings:
                     "kind": finding.kind,
                     "table": finding.table,
                     "count": finding.count,
-                    "told": finding.told,
+                    "told": finding.listed,
                     "do": REMEDIES[finding.kind],
                 }
                 for finding in self

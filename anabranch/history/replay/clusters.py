@@ -39,7 +39,7 @@ def replay_clusters(
             replayed.evaluations += replay.evaluations - before[2]
             for difference in different:
                 instant = datetime.fromtimestamp(difference.at / 1000, timezone.utc)
-                replayed.add(f"cluster {difference.cluster} at {instant:%F %T} UTC: {difference.said}")
+                replayed.add(f"cluster {difference.cluster} at {instant:%F %T} UTC: {difference.text}")
             if (now := time.monotonic()) >= next_told:
                 next_told = now + 1.0
                 progress(replayed.decisions + replayed.holds, batch.now)

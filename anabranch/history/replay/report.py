@@ -22,7 +22,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow, cut_text
 from schemas.ids import canonical_json
 
-MOST_TOLD = 100
+MOST_LISTED = 100
 """Differences that are kept in words; all are counted."""
 Progress = Callable[[int, int], None]
 """Called now and then with the number of rows decided again, and the time of their batch, milliseconds."""
@@ -41,8 +41,8 @@ class Replayed:
     untold: int = 0
     """Of those: too much is not on record to tell."""
     differences: int = 0
-    told: list[str] = field(default_factory=list)
-    """The first `MOST_TOLD` in words."""
+    listed: list[str] = field(default_factory=list)
+    """The first `MOST_LISTED` in words."""
     since: int | None = None
     until: int | None = None
     """The first and the last batch that was compared, milliseconds."""
@@ -52,14 +52,14 @@ class Replayed:
     def add(self, text: str) -> None:
         """Add a difference."""
         self.differences += 1
-        if len(self.told) < MOST_TOLD:
-            self.told.append(text)
+        if len(self.listed) < MOST_LISTED:
+            self.listed.append(text)
 
     def include(self, other: Replayed) -> None:
         """Add the results of other topics."""
         for name in ("decisions", "holds", "evaluations", "untold", "differences"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.told = [*self.told, *other.told][:MOST_TOLD]
+        self.listed = [*self.listed, *other.listed][:MOST_LISTED]
         self.since = min((bound for bound in (self.since, other.since) if bound is not None), default=None)
         self.until = max((bound for bound in (self.until, other.until) if bound is not None), default=None)
 
@@ -71,7 +71,7 @@ class Replayed:
             "evaluations": self.evaluations,
             "untold": self.untold,
             "differences": self.differences,
-            "told": self.told,
+            "told": self.listed,
             "since": self.since,
             "until": self.until,
             "engineVersions": self.versions,

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from anabranch.cli.main import cli
 from anabranch.history.check.checking import check_lake
-from anabranch.history.check.findings import MOST_TOLD, REMEDIES, Findings
+from anabranch.history.check.findings import MOST_LISTED, REMEDIES, Findings
 from lake.files import table_path
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table, WaitRow
@@ -89,7 +89,7 @@ def test_lost_decisions_leave_orphans_and_open_ones(copy):
     said = found(copy)
     assert said["outcomes", "orphan"] == 1
     assert said["decisions", "open"] == 1
-    told = {one.kind: one.told for one in check_lake(copy)}
+    told = {one.kind: one.listed for one in check_lake(copy)}
     assert lost in told["orphan"][0]
     assert never_ended in told["open"][0]
 
@@ -119,7 +119,7 @@ def test_unrecorded_outcome_is_unheard(copy):
     ends = events.filter(pc.field("type") == "outcome").sort_by("accepted_at")
     lost = ends["decision_id"][0].as_py()
     replace(copy, EVENTS, events.filter(pc.fill_null(pc.not_equal(events["decision_id"], lost), True)))
-    told = {one.kind: one.told for one in check_lake(copy)}
+    told = {one.kind: one.listed for one in check_lake(copy)}
     assert [lost in line for line in told["unheard"]] == [True]
 
 
@@ -179,10 +179,10 @@ def test_an_empty_folder_is_whole(tmp_path):
 
 def test_all_are_counted_and_the_first_are_told():
     kept = Findings()
-    for number in range(MOST_TOLD + 5):
+    for number in range(MOST_LISTED + 5):
         kept.add("gap", "holds", str(number))
     (one,) = kept
-    assert (one.count, len(one.told)) == (MOST_TOLD + 5, MOST_TOLD)
+    assert (one.count, len(one.listed)) == (MOST_LISTED + 5, MOST_LISTED)
     assert kept.to_json()["findings"][0]["do"] == REMEDIES["gap"]
     with pytest.raises(ValueError, match="what to do"):
         kept.add("odd", "holds", "")
