@@ -136,14 +136,6 @@ class LocalRun:
             self.settings, broker.bootstrap, port, page_port, pulsar=self.pulsar, shadow=self.shadow
         )
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
-        self.say("starting the Kafka broker …")
-        quiet = without_secrets(os.environ)
-        serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.connection), quiet, stop_seconds=20)
-        supervisor.start(serving, READY_SECONDS, self.stop)
-        if self.stop.is_set():
-            return
-        self._make_topics_and_tables(broker.connection)
-
         environment = part_environment(os.environ, broker.bootstrap, url)
         quiet = without_secrets(environment)
 
@@ -156,34 +148,60 @@ class LocalRun:
 
         # What happens before the job looks cannot be compared with another run, or with another scaler.
         waits = self.shadow or self.settings.traffic.from_start
-        works = self._has_batches if waits else lambda: True
-        parts = [part("stream", 2, works, 60), part("executor", 2)]
+        stream = part("stream", 2, self._has_batches if waits else lambda: True, 60)
         if pulsar is None:
+            server = part("controller", 1, lambda: _answers(url))
             collect = [part("collect", 2, lambda: True, 15, "kafka")] if clients else []
             stop_seconds = CLIENTS_STOP_SECONDS if clients else 15
-            traffic = part("traffic", 3, lambda: True, stop_seconds)
-            parts = [part("controller", 1, lambda: _answers(url)), *parts, *collect, traffic]
+            clients_and_alerts = [part("traffic", 3, lambda: True, stop_seconds)]
             if self.settings.traffic.demand == "story":
-                parts.append(part("alerts", 3))
+                clients_and_alerts.append(part("alerts", 3))
         else:
+            server = PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, quiet, stop_seconds=30)
+            collect = [part("collect", 2, lambda: True, 15, "pulsar")]
             load = traffic_command(pulsar, self.folder)
-            parts = [
-                PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, quiet, stop_seconds=30),
-                *parts,
-                part("collect", 2, lambda: True, 15, "pulsar"),
-                PartSpec("traffic", lambda: load, 3, environment=quiet, stop_seconds=90),
-            ]
-        command = self._part_command("web", run_file)
-        parts.append(PartSpec("web", command, 3, lambda: _answers(page), environment, address=page))
-        for spec in parts:
-            if spec.name not in self.without and not self.stop.is_set():
-                self.say(f"starting the {spec.name} …")
-                supervisor.start(spec, FIRST_BATCH_SECONDS if waits else READY_SECONDS, self.stop)
-            if spec.name == "pulsar" and not self.stop.is_set():
-                make_topic(url)
-        self._is_up = not self.stop.is_set()
-        if self._is_up and "web" not in self.without:
+            clients_and_alerts = [PartSpec("traffic", lambda: load, 3, environment=quiet, stop_seconds=90)]
+        web = PartSpec("web", self._part_command("web", run_file), 3, lambda: _answers(page), environment, address=page)
+        kafka = PartSpec(
+            "broker",
+            broker.prepare,
+            0,
+            lambda: is_serving(broker.connection),
+            without_secrets(os.environ),
+            stop_seconds=20,
+        )
+        launched: list[PartSpec] = []
+
+        def launch(*specs: PartSpec) -> None:
+            for spec in specs:
+                if spec.name not in self.without and not self.stop.is_set():
+                    self.say(f"starting the {spec.name} …")
+                    supervisor.launch(spec)
+                    launched.append(spec)
+
+        def wait(*specs: PartSpec) -> None:
+            for spec in specs:
+                if spec in launched:
+                    seconds = FIRST_BATCH_SECONDS if spec is stream else READY_SECONDS
+                    supervisor.wait_for(spec.name, seconds, self.stop)
+
+        # The page comes first, as people wait for it. Servers start beside one another; the others need Kafka's topics.
+        self._make_tables()
+        launch(web, kafka, server)
+        wait(web)
+        if web in launched and not self.stop.is_set():
             self.say(f"to look at: {page}")
+        wait(kafka)
+        if self.stop.is_set():
+            return
+        self._make_topics(broker.connection)
+        launch(stream)
+        wait(*([stream] if waits else []), server)
+        if pulsar is not None and not self.stop.is_set():
+            make_topic(url)
+        launch(part("executor", 2), *collect, *clients_and_alerts)
+        wait(*launched)
+        self._is_up = not self.stop.is_set()
 
     def watch(self) -> None:
         """Keep the parts running until `stop` is set."""
@@ -254,7 +272,7 @@ class LocalRun:
         ]
         return lambda: command
 
-    def _make_topics_and_tables(self, kafka: KafkaConnection) -> None:
+    def _make_topics(self, kafka: KafkaConnection) -> None:
         try:
             create_topics(kafka, (*KAFKA_TOPICS, *(BUNDLE_TOPICS if self.settings.bundles.enabled else ())))
         except KafkaException as error:
@@ -262,6 +280,8 @@ class LocalRun:
                 f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch local reset`"
                 " (make reset) starts afresh"
             ) from error
+
+    def _make_tables(self) -> None:
         try:
             create_lake(self.settings.lake_path)
         except (OSError, DeltaError) as error:

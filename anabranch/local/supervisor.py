@@ -88,16 +88,25 @@ class Supervisor:
 
         Raises `SetupError` with the end of the part's log when it does not serve in time.
         """
+        self.launch(spec)
+        self.wait_for(spec.name, ready_seconds, stop)
+
+    def launch(self, spec: PartSpec) -> None:
+        """Start a part; `wait_for` waits until it serves."""
         part = _Part(spec)
         self._parts.append(part)
         self._launch(part)
+
+    def wait_for(self, name: str, ready_seconds: float, stop: threading.Event | None = None) -> None:
+        """Wait until a part that was launched serves. Raises as `start` does."""
+        part = next(part for part in self._parts if part.spec.name == name)
         end = time.monotonic() + ready_seconds
         while part.state != "up":
             if stop is not None and stop.is_set():
                 return
             self.look()
             if time.monotonic() > end:
-                raise SetupError(f"the {spec.name} does not serve after {ready_seconds:g} s: {self._last_words(part)}")
+                raise SetupError(f"the {name} does not serve after {ready_seconds:g} s: {self._last_words(part)}")
             time.sleep(_LOOK_SECONDS / 2)
 
     def run(self, stop: threading.Event) -> None:
