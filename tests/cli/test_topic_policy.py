@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
 from decisions.autoscale.policy import POLICY_FIELDS, Policy, policy_override
 from tests.cli.conftest import run, run_any, stranger
 from tests.controller.conftest import NOWHERE
+from tests.docs.guides import blocks
 
 CLOSED = f"http://{NOWHERE}"
 
@@ -175,3 +177,16 @@ def test_policy_show_merges_pulsar_overrides():
         rows, done = shown_policy(pulsar.url, "topic://a/b/c", "--explain")
     assert (rows["maxSegments"], rows["minSegments"]) == (("7", "# topic"), ("2", "# namespace"))
     assert "does not resolve policies" in done.stderr
+
+
+def test_profiles_guide_runs_as_written(topics, controller, namespace, tmp_path):
+    (block,) = (one for one in blocks("docs/profiles.md") if one.run_by == "tests/cli/test_topic_policy.py")
+    topics("create", f"{namespace}/orders")
+    written = {"TOPIC": f"{namespace}/orders", "FILE": str(tmp_path / "mine.toml"), "--seeds 20": "--seeds 1"}
+    (tmp_path / "mine.toml").write_text("maxSegments = 9\n")
+    for command in block.commands:
+        line = command
+        for example, value in written.items():
+            line = line.replace(example, value)
+        done = run_any(controller.url, *shlex.split(line, comments=True)[1:])
+        assert (done.exit_code, bool(done.output)) == (0, True), done.output
