@@ -53,6 +53,8 @@ READ_SECONDS, FAULTY_READ_SECONDS = 600.0, 60.0
 class OneBroker(EmbeddedBroker):
     """A broker that may hold gigabytes when it is killed."""
 
+    START_SECONDS = 240.0
+
     def more_properties(self) -> str:
         return FLUSHING
 
@@ -249,7 +251,7 @@ def prove(proof: Proof, seconds: float, parties: list[str], pause: float = 1.0) 
 @click.option("--seed", default=35)
 @click.option("--three-brokers", is_flag=True, help="With three replicas, behind links that are cut.")
 @click.option("--pause", default=1.0, help="Seconds between two splits or merges.")
-@click.option("--folder", type=click.Path(path_type=Path), help="For all records; kept.")
+@click.option("--folder", type=click.Path(path_type=Path), help="A new one for all records; kept.")
 def main(
     minutes: float, rate: int, consumers: int, seed: int, three_brokers: bool, pause: float, folder: Path | None
 ) -> None:
@@ -261,8 +263,9 @@ def main(
         everybody = ["producer", *KINDS, "controller", "broker", "stall", *(["cut"] if three_brokers else [])]
         parties += chance.sample(everybody, len(everybody))
     with ExitStack() as stack:
+        if folder:
+            folder.mkdir()
         home = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        home.mkdir(exist_ok=True)
         broker = stack.enter_context(brokers(home, jars, three_brokers, seed))
         proof = stack.enter_context(running(home, broker, rate, consumers, seed))
         verdict = prove(proof, minutes * 60, parties, pause)

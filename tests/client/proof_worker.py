@@ -30,7 +30,8 @@ FLUSH_SECONDS = 300.0
 BATCH = 5_000
 """Most messages that a consumer takes at once."""
 RECORD_MESSAGES = 1_000
-"""Reports after which a producer records them, and the most messages between two calls of `poll`."""
+"""Reports after which a producer records them, and the most messages of a burst."""
+BURST_SECONDS = 0.01
 
 
 class Worker:
@@ -83,7 +84,9 @@ class Worker:
                     except BufferError:
                         break
                     count += 1
-                producer.poll(0.01)
+                producer.poll(0)
+                # In bursts: whoever waits for the first report has little to send by then.
+                self.end.wait(BURST_SECONDS)
                 if len(reports) >= RECORD_MESSAGES:
                     record()
             producer.flush(FLUSH_SECONDS)
@@ -108,8 +111,9 @@ class Worker:
             while not self.end.is_set():
                 if messages := consumer.consume(BATCH, 0.2):
                     self.received(messages, last_of_batch(messages))
-                    for message in messages:
-                        with suppress(AssignmentLost):
+                    # All of one lease: none can be acknowledged behind one that cannot.
+                    with suppress(AssignmentLost):
+                        for message in messages:
                             consumer.acknowledge(message)
 
     def read_checkpoint(self) -> None:

@@ -140,7 +140,7 @@ def receive(consumer: QueueConsumer, count: int) -> list[Any]:
 def test_position_is_the_lowest_unacknowledged(order: list[int], count: int) -> None:
     window = OffsetWindow(1)
     for offset in range(12):
-        window.deliver(100 + offset)
+        window.deliver([100 + offset])
     for offset in order[:count]:
         window.acknowledge(100 + offset)
         window.acknowledge(100 + offset)

@@ -14,8 +14,10 @@ Calls may come from any thread.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 from anabranch_client.config import check_consumer, split_settings
@@ -160,21 +162,18 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
             if limit <= 0 or not reader.batches:
                 continue
             batch = reader.batches[0]
-            window, messages = reader.window_of(batch.lease), []
-            for index in range(batch.delivered, min(batch.delivered + limit, len(batch))):
-                offset = batch.offsets[index]
-                if len(window) and offset >= window.position + self._most:
-                    break
-                window.deliver(offset)
-                messages.append(ReceivedMessage(batch, index))
-            if not messages:
+            window, offsets = reader.window_of(batch.lease), batch.offsets[batch.delivered : batch.delivered + limit]
+            oldest = window.position if len(window) else offsets[0]
+            offsets = offsets[: bisect_left(offsets, oldest + self._most)]
+            if not offsets:
                 continue
-            batch.delivered += len(messages)
+            window.deliver(offsets)
+            first, batch.delivered = batch.delivered, batch.delivered + len(offsets)
             if batch.delivered == len(batch):
                 reader.batches.popleft()
             self._readers[name] = self._readers.pop(name)
             self._changed.notify_all()
-            return messages
+            return list(map(ReceivedMessage, repeat(batch), range(first, batch.delivered)))
         return []
 
     def _reader_of(self, message: ReceivedMessage) -> QueueReader:

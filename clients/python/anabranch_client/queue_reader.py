@@ -39,10 +39,10 @@ class OffsetWindow:
         """Position to commit: every offset below it is acknowledged."""
         return next(iter(self._offsets), self._next)
 
-    def deliver(self, offset: int) -> None:
-        """Add an offset, greater than all before."""
-        self._offsets[offset] = None
-        self._next = offset + 1
+    def deliver(self, offsets: list[int]) -> None:
+        """Add offsets in their order, greater than all before."""
+        self._offsets.update(dict.fromkeys(offsets))
+        self._next = offsets[-1] + 1
 
     def acknowledge(self, offset: int) -> None:
         """Remove an offset; idempotent."""
