@@ -243,6 +243,8 @@ class BatchRow(TableRow):
     """Samples in columns with a dead letter of their own; None: an older release wrote the row."""
     layouts_unknown: int | None = None
     """Repeated digests that differ from the known layouts; None: an older release wrote the row."""
+    previous: int | None = None
+    """Batch of the row before it, of the same checkpoint; None: the first one, or an older release wrote the row."""
     checksum: int | None = None
     """Digest of the other columns but `day`, for `lake check`; None: an older release wrote the row."""
 

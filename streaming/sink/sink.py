@@ -198,6 +198,7 @@ class LakeSink:
             **output.counts,
             "generation": query,
             "batch_at": output.now,
+            "previous": self._newest_written(BATCHES, query),
             "committed_at": time.time_ns() // 1_000_000,
         }
         rows = rare_rows(BATCHES, [pydantic_core.to_json([row])], batch_id)

@@ -155,6 +155,15 @@ def remove_batch(lake: TamperedLake, table: str) -> None:
     lake.remove(table, lake.middle(table, lambda row: row["events"] > 0))
 
 
+def remove_batch_and_its_rows(lake: TamperedLake, table: str) -> None:
+    """Only the row of the next batch tells."""
+    batch = lake.middle(table, lambda row: not row["decisions"] and row["previous"] is not None)
+    assert batch["batch_id"] + 1 in {row["batch_id"] for row in lake.rows(table)}
+    lake.remove(table, batch)
+    for other in ("events", "holds", "segment_load", "dead_letters"):
+        lake.remove(other, batch, ("batch_id",))
+
+
 def repeat_row(lake: TamperedLake, table: str) -> None:
     lake.add(table, lake.middle(table))
 
@@ -246,6 +255,7 @@ TAMPERINGS = {
     "event twice": (repeat_row, "events", {"duplicate", "too many rows"}),
     "load removed": (remove_row, "segment_load", {"missing rows"}),
     "batch removed": (remove_batch, "batches", {"lost batch"}),
+    "batch and its rows removed": (remove_batch_and_its_rows, "batches", {"lost batch"}),
     "message too many": (count_one_more("messages"), "batches", {"unbalanced", "changed"}),
     "evaluation too many": (count_one_more("evaluations"), "batches", {"changed"}),
     "hold in another day": (move_to_another_day, "holds", {"wrong day"}),

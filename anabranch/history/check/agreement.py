@@ -52,6 +52,7 @@ def rules(batches_since: date | None, has_all_events: bool) -> Iterator[Agreemen
     yield _brakes()
     yield from (_of_day(table) for table in TABLES.values())
     yield from (_of_no_batch(table, batches_since) for table in _BY_BATCH)
+    yield _followed(batches_since)
     if has_all_events and batches_since is None:
         yield _evaluations()
 
@@ -173,6 +174,27 @@ def _of_no_batch(table: Table, since: date | None) -> AgreementRule:
         "SELECT batch_id, at, number FROM between WHERE number IS NOT NULL AND after IS NOT NULL "
         "AND coalesce(before = after, true) ORDER BY at",
         f"batch {{batch_id}} at {{at}} is not there; {table.name} has {{number}} rows of it",
+    )
+
+
+def _followed(since: date | None) -> AgreementRule:
+    """Return the rule that each row of a batch names the row before it. `since` as of `rules`.
+
+    Ids alone would not do: a batch that read only markers of transactions, or what compaction removed, has no row.
+    """
+    begin = datetime.combine(since or date(1970, 1, 1), time())
+    # The first one kept may follow a forgotten one.
+    first = "" if since is None else "AND NOT is_first "
+    return AgreementRule(
+        "lost batch",
+        BATCHES,
+        (BATCHES,),
+        "WITH kept AS (SELECT *, row_number() OVER (PARTITION BY generation ORDER BY batch_id) = 1 AS is_first "
+        f"FROM batches WHERE batch_at >= TIMESTAMP '{begin:%Y-%m-%d %H:%M:%S}') "
+        "SELECT b.generation, b.batch_id, b.batch_at AS at, b.previous FROM kept b "
+        "LEFT ANTI JOIN batches p ON p.generation = b.generation AND p.batch_id = b.previous "
+        f"WHERE b.previous IS NOT NULL {first}ORDER BY b.batch_at",
+        "generation {generation}: batch {batch_id} at {at} follows batch {previous}, which is not there",
     )
 
 

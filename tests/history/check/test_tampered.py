@@ -10,12 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from anabranch.cli.main import cli
 from anabranch.history.check.agreement import HEARD_WITHIN
 from anabranch.history.check.checking import check_lake
 from lake.files import table_path
+from lake.forgotten import retention_marks
+from lake.tables import create_lake
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import (
     ALERTS,
@@ -32,7 +34,7 @@ from schemas.tables.rows import (
     WaitRow,
 )
 from tests.history.check.test_checking import copy, found, replace, rows, without
-from tests.local.lake import dead_letter
+from tests.local.lake import batch, dead_letter, write
 from tests.query.views.conftest import lake, story
 
 __all__ = ["copy", "lake", "story"]
@@ -63,6 +65,34 @@ def test_lost_batch_row_found_by_other_rows(copy):
     content = rows(copy, BATCHES).sort_by("batch_at")
     replace(copy, BATCHES, without(content, len(content) // 2))
     assert ("batches", "lost batch") in found(copy)
+
+
+@pytest.mark.parametrize(
+    ("removed", "is_retained", "named"),
+    [
+        ([], False, []),
+        ([5], False, ["follows batch 5"]),
+        ([5, 7, 8], False, ["follows batch 5", "follows batch 8"]),
+        ([0], False, ["follows batch 0"]),
+        ([0], True, []),
+        ([6], True, ["follows batch 6"]),
+    ],
+)
+def test_lost_batch_without_rows_is_named_by_the_next(tmp_path, removed, is_retained, named):
+    """Batch 4 read only markers of a transaction: it never had a row."""
+    numbers = [0, 1, 2, 3, *range(5, 10)]
+    followed = zip(numbers, [None, *numbers], strict=False)
+    batches = [batch(number, 60 * number, previous=previous) for number, previous in followed]
+    lake = str(tmp_path)
+    create_lake(lake)
+    write(lake, *(row for row in batches if row.batch_id not in removed))
+    if is_retained:
+        marks = retention_marks(DeltaTable(table_path(lake, BATCHES)), batches[0].day, [])
+        properties = CommitProperties(app_transactions=marks)
+        nothing = to_arrow(BATCHES, [])
+        write_deltalake(table_path(lake, BATCHES), nothing, mode="append", commit_properties=properties)
+    lost = [text for finding in check_lake(lake) if finding.kind == "lost batch" for text in finding.told]
+    assert [text[text.index("follows") : text.index(",")] for text in lost] == named
 
 
 def test_lost_batch_of_dead_letters_alone_found(copy):
