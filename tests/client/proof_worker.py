@@ -10,7 +10,6 @@ import json
 import logging
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,9 +38,13 @@ class Worker:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
-        self.end = threading.Event()
+        self.is_ending = False
         self.record = Recorder(Path(order["record"]))
-        signal.signal(signal.SIGTERM, lambda *_: self.end.set())
+        signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, *_: object) -> None:
+        # No event: its lock may be held by whoever the signal interrupts.
+        self.is_ending = True
 
     def received(self, messages: list[Any], positions: dict[int, int]) -> None:
         """Record messages, and the last offset of each of their segments."""
@@ -53,7 +56,7 @@ class Worker:
             try:
                 return connect()
             except AnabranchError as error:
-                if not error.is_retriable or self.end.is_set():
+                if not error.is_retriable or self.is_ending:
                     raise
 
     def produce(self) -> None:
@@ -76,7 +79,7 @@ class Worker:
 
         with self.connected(lambda: Producer(self.order["config"], self.order["topic"])) as producer:
             began, count = time.monotonic(), 0
-            while not self.end.is_set():
+            while not self.is_ending:
                 for _ in range(min(int((time.monotonic() - began) * self.order["rate"]) - count, RECORD_MESSAGES)):
                     key = keys[count % KEYS]
                     try:
@@ -86,7 +89,7 @@ class Worker:
                     count += 1
                 producer.poll(0)
                 # In bursts: whoever waits for the first report has little to send by then.
-                self.end.wait(BURST_SECONDS)
+                time.sleep(BURST_SECONDS)
                 if len(reports) >= RECORD_MESSAGES:
                     record()
             producer.flush(FLUSH_SECONDS)
@@ -98,7 +101,7 @@ class Worker:
         with StreamConsumer(
             self.order["config"], self.order["topic"], self.order["subscription"], self.order["name"]
         ) as consumer:
-            while not self.end.is_set():
+            while not self.is_ending:
                 if messages := consumer.consume(BATCH, 0.2):
                     self.received(messages, last_of_batch(messages))
                     with suppress(AssignmentLost):
@@ -108,7 +111,7 @@ class Worker:
         with self.connected(
             lambda: QueueConsumer(self.order["config"], self.order["topic"], self.order["subscription"])
         ) as consumer:
-            while not self.end.is_set():
+            while not self.is_ending:
                 if messages := consumer.consume(BATCH, 0.2):
                     self.received(messages, last_of_batch(messages))
                     # All of one lease: none can be acknowledged behind one that cannot.
@@ -120,7 +123,7 @@ class Worker:
         file = Path(self.order["record"]).with_suffix(".checkpoint")
         saved = file.read_bytes() if file.exists() else None
         with self.connected(lambda: CheckpointConsumer(self.order["config"], self.order["topic"], saved)) as consumer:
-            while not self.end.is_set():
+            while not self.is_ending:
                 if messages := consumer.consume(BATCH, 0.2):
                     last = {message.topic(): message.offset() for message in messages}
                     self.received(messages, {segment_of(topic): offset for topic, offset in last.items()})
