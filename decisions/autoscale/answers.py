@@ -9,21 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decisions.autoscale.gates import Gate
-from decisions.autoscale.hot_keys import HotKey
-from decisions.kernel.answers import Hold, next_due
-from decisions.kernel.readings import Reading, gates_to_json
-from schemas.snapshot import (
-    FurtherAction,
-    GateReading,
-    HoldAnswer,
-    HotKeyRecord,
-    MergeAnswer,
-    RebucketAnswer,
-    SplitAnswer,
-)
+import pydantic_core
 
-__all__ = ["Action", "Answer", "Hold", "Merge", "Rebucket", "Split", "answer_to_wire", "gates_to_json", "next_due"]
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.hot_keys import HotKey, hot_key_fields
+from decisions.kernel.answers import Hold, next_due
+from decisions.kernel.readings import Reading, gates_to_json, reading_fields
+
+__all__ = ["Action", "Answer", "Hold", "Merge", "Rebucket", "Split", "answer_to_json", "gates_to_json", "next_due"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +105,17 @@ Action = Split | Merge | Rebucket
 Answer = Action | Hold[Gate]
 
 
-def answer_to_wire(
-    answer: Answer, hot_keys: Sequence[HotKey] | None = None
-) -> SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer:
-    """Return the answer as JSON model, a line of `decide`; `hot_keys`: those of the next snapshot."""
-    keys = None if hot_keys is None else [HotKeyRecord(**key._asdict()) for key in hot_keys]
-    gates = [
-        GateReading(
-            **{name: getattr(reading, name) for name in Reading.__struct_fields__} | {"gate": reading.gate.value}
-        )
-        for reading in answer.gates
-    ]
+def answer_to_json(answer: Answer, hot_keys: Sequence[HotKey] | None = None) -> bytes:
+    """Return the answer as a line of `decide` (`schemas.snapshot.Answer`); `hot_keys`: those of the next snapshot."""
+    gates = [reading_fields(reading) for reading in answer.gates]
+    keys = {} if hot_keys is None else {"hotKeys": [hot_key_fields(key) for key in hot_keys]}
     if isinstance(answer, Hold):
-        return HoldAnswer(gate=answer.gate.value, gates=gates, hot_keys=keys)
+        return pydantic_core.to_json({"action": "hold", "gate": answer.gate.value, "gates": gates, **keys})
+    done: dict[str, object] = (
+        {"segment": answer.segment} if isinstance(answer, Split) else {"segments": answer.segments}
+    )
     if isinstance(answer, Rebucket):
-        return RebucketAnswer(
-            segments=answer.ids, bucket_count=answer.bucket_count, reason=answer.reason, gates=gates, hot_keys=keys
-        )
-    also = [
-        FurtherAction(action=further.action, segments=further.ids, reason=further.reason) for further in answer.also
-    ] or None
-    if isinstance(answer, Split):
-        return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates, also=also, hot_keys=keys)
-    return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates, also=also, hot_keys=keys)
+        done["bucketCount"] = answer.bucket_count
+    also = [{"action": action.action, "segments": action.ids, "reason": action.reason} for action in answer.also]
+    fields = {"action": answer.action, **done, "reason": answer.reason, "gates": gates}
+    return pydantic_core.to_json({**fields, **({"also": also} if also else {}), **keys})

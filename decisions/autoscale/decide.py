@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from decisions.autoscale.answers import Answer, Hold, Merge, Rebucket, Split, answer_to_wire, next_due
+from decisions.autoscale.answers import Answer, Hold, Merge, Rebucket, Split, next_due
 from decisions.autoscale.gates import PRECEDENCE, Gate, Situation
 from decisions.autoscale.known import MAX_BACKOFF_MS, MAX_DOUBLINGS, Loads, known_loads
 from decisions.autoscale.merge_pass import MergePass, merge_pass
@@ -45,7 +45,6 @@ __all__ = [
     "Merge",
     "Rebucket",
     "Split",
-    "answer_to_wire",
     "consumers_ask_nothing",
     "decide",
     "hot_keys_after",

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pydantic.alias_generators import to_camel
+
 from decisions.autoscale.policy import Policy
 from decisions.topic.segment import Segment
 
@@ -42,6 +44,14 @@ class HotKey(NamedTuple):
     found_at: int
     tries: int = 1
     """How often it was found; the pause doubles each time."""
+
+
+_WIRE_NAMES = tuple(map(to_camel, HotKey._fields))
+
+
+def hot_key_fields(key: HotKey) -> dict[str, object]:
+    """Return a hot key by its names on the wire."""
+    return dict(zip(_WIRE_NAMES, key, strict=True))
 
 
 def retry_at(key: HotKey, policy: Policy) -> int:

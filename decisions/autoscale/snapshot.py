@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import pydantic_core
 from pydantic.alias_generators import to_camel
 
-from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.hot_keys import HotKey, hot_key_fields
 from decisions.autoscale.past import Past, depths_after_layout, faded_depth, made_at, past_after_layout, shallow_at
 from decisions.autoscale.policy import Policy, policy_override, resolve_policy
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -295,11 +295,6 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     )
 
 
-def hot_key_fields(key: HotKey) -> dict[str, object]:
-    """A hot key by its names on the wire."""
-    return dict(zip(_HOT_KEY_NAMES, key, strict=True))
-
-
 def _set_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -308,8 +303,8 @@ def _json_text(value: object) -> str:
     return pydantic_core.to_json(value).decode()
 
 
-_LOAD_NAMES, _PAST_NAMES, _HOT_KEY_NAMES, _OPEN_NAMES = (
-    [to_camel(name) for name in names] for names in (Load.__slots__, Past._fields, HotKey._fields, OpenAction._fields)
+_LOAD_NAMES, _PAST_NAMES, _OPEN_NAMES = (
+    [to_camel(name) for name in names] for names in (Load.__slots__, Past._fields, OpenAction._fields)
 )
 _load_values = attrgetter(*Load.__slots__)
 _FIELDS = tuple(AutoScalePolicyOverride.model_fields)

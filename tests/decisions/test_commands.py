@@ -12,9 +12,8 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli.commands.decide import _as_json
 from anabranch.cli.main import cli
-from decisions.autoscale.answers import answer_to_wire
+from decisions.autoscale.answers import Hold, Merge, Split, answer_to_json
 from decisions.autoscale.decide import decide
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
@@ -137,9 +136,29 @@ def test_the_written_answer_is_the_wire_answer():
     rng = Random(3)
     for number in range(800):
         answer = decide((bucket_snapshot if number % 4 == 0 else random_snapshot)(rng, guards=True))
-        text = _as_json(answer)
-        assert text.decode() == answer_to_wire(answer).to_json()
-        assert ANSWER.validate_json(text) == answer_to_wire(answer)
+        text = answer_to_json(answer)
+        wire = ANSWER.validate_json(text)
+        assert text.decode() == wire.to_json()
+        written = {
+            name: getattr(wire, name) for name in type(wire).model_fields if name not in ("gates", "also", "hot_keys")
+        }
+        assert written == _fields_of(answer)
+        for reading, shown in zip(answer.gates, wire.gates, strict=True):
+            fields = {name: getattr(reading, name) for name in type(shown).model_fields}
+            assert {name: getattr(shown, name) for name in fields} == fields | {"gate": reading.gate.value}
+        also = [(more.action, more.segments, more.reason) for more in getattr(wire, "also", None) or ()]
+        assert also == [(more.action, list(more.ids), more.reason) for more in getattr(answer, "also", ())]
+
+
+def _fields_of(answer):
+    if isinstance(answer, Hold):
+        return {"action": "hold", "gate": answer.gate.value}
+    if isinstance(answer, Split):
+        return {"action": "split", "segment": answer.segment, "reason": answer.reason}
+    if isinstance(answer, Merge):
+        return {"action": "merge", "segments": answer.segments, "reason": answer.reason}
+    counts = {"segments": list(answer.segments), "bucket_count": answer.bucket_count}
+    return {"action": "rebucket", **counts, "reason": answer.reason}
 
 
 @pytest.mark.process

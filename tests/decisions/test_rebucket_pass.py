@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from random import Random
 
 import pytest
 
-from decisions.autoscale.answers import Rebucket, answer_to_wire
+from decisions.autoscale.answers import Rebucket, answer_to_json
 from decisions.autoscale.decide import Hold, Merge, Split, decide, next_due
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.policy import PROFILES, policy_digest, policy_override
@@ -60,7 +61,7 @@ def test_segments_below_target_are_one_decision():
     one = snapshot(layout, {n: msg_rate(1) for n in (0, 2, 3, 4)}, replace(SHIPPED, max_segments=4))
     answer = decide(replace(one, consumers=stream(17)))
     assert (answer.segments, answer.bucket_count, answer.reason) == ((0, 2, 3), 8, "at-max-segments")
-    assert answer_to_wire(answer).model_dump(by_alias=True, exclude_none=True, exclude={"gates"}) == {
+    assert {name: value for name, value in json.loads(answer_to_json(answer)).items() if name != "gates"} == {
         "action": "rebucket",
         "segments": [0, 2, 3],
         "bucketCount": 8,

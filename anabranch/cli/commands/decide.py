@@ -7,7 +7,7 @@ profile or policy. Answers keep the order of the lines, and are written as soon 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -17,14 +17,12 @@ from pydantic_core import to_json
 
 from anabranch.cli.bookies import decisions as bookie_decisions
 from anabranch.cli.bundles import decisions as bundle_decisions
-from decisions.autoscale.answers import Answer, Hold, Rebucket, Split
+from decisions.autoscale.answers import answer_to_json
 from decisions.autoscale.decide import decide
-from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
-from decisions.autoscale.snapshot import hot_key_fields, snapshot_from_wire
+from decisions.autoscale.snapshot import snapshot_from_wire
 from decisions.autoscale.split_pass import news_of_hot_keys
 from decisions.bundles.configuration import ConfigurationError
-from decisions.kernel.readings import reading_fields
 from decisions.topic.layout import LayoutError
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.printable import printable
@@ -97,7 +95,7 @@ def _decide_line(line: bytes, profile: str, over: AutoScalePolicyOverride | None
         from anabranch.query.wording import explained
 
         return explained(snapshot, answer).encode()
-    return _as_json(answer, news_of_hot_keys(snapshot))
+    return answer_to_json(answer, news_of_hot_keys(snapshot))
 
 
 def _read_policy_file(file: Path | None) -> AutoScalePolicyOverride | None:
@@ -125,22 +123,6 @@ def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
             partial.append(chunk)
     if last := b"".join(partial):
         yield [last]
-
-
-def _as_json(answer: Answer, hot_keys: Sequence[HotKey] | None = None) -> bytes:
-    """Return `answer_to_wire(answer, hot_keys).to_json()`, without building the models."""
-    gates = [reading_fields(reading) for reading in answer.gates]
-    keys = {} if hot_keys is None else {"hotKeys": [hot_key_fields(key) for key in hot_keys]}
-    if isinstance(answer, Hold):
-        return to_json({"action": "hold", "gate": answer.gate.value, "gates": gates, **keys})
-    done: dict[str, object] = (
-        {"segment": answer.segment} if isinstance(answer, Split) else {"segments": answer.segments}
-    )
-    if isinstance(answer, Rebucket):
-        done["bucketCount"] = answer.bucket_count
-    also = [{"action": action.action, "segments": action.ids, "reason": action.reason} for action in answer.also]
-    fields = {"action": answer.action, **done, "reason": answer.reason, "gates": gates}
-    return to_json({**fields, **({"also": also} if also else {}), **keys})
 
 
 def _in_one_line(error: Exception) -> str:

@@ -86,7 +86,7 @@ def explain_command(
 
 def _json(explanation: Explanation, changed: list[Change]) -> dict[str, Any]:
     from anabranch.history.explain.slowness import slowness_json
-    from decisions.autoscale.answers import answer_to_wire
+    from decisions.autoscale.answers import answer_to_json
     from decisions.autoscale.snapshot import snapshot_to_wire
 
     last, following = explanation.evaluations
@@ -106,7 +106,7 @@ def _json(explanation: Explanation, changed: list[Change]) -> dict[str, Any]:
         "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": explanation.held_since},
         "evaluatedAt": last,
         "nextEvaluationAt": following,
-        "answer": json.loads(answer_to_wire(explanation.answer).to_json()),
+        "answer": json.loads(answer_to_json(explanation.answer)),
         "changes": [change.to_json() for change in changed],
         "slowness": slowness_json(explanation.slowness),
         "snapshot": json.loads(snapshot_to_wire(explanation.snapshot).to_json()),
