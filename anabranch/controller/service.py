@@ -125,9 +125,9 @@ class ScalableTopicService:
                     transaction.announce(announcement)
                     for name in subscriptions:
                         transaction.insert_subscription(topic, name, "STREAM")
-                        life = layout.created_at_ms
+                        created_at = layout.created_at_ms
                         transaction.announce(
-                            consumer_announcement(topic, name, "STREAM", "snapshot", 0, now, life=life)
+                            consumer_announcement(topic, name, "STREAM", "snapshot", 0, now, created_at=created_at)
                         )
             except (Conflict, Unavailable):
                 # Another leader undoes this creation as far as it sees it.

@@ -88,11 +88,11 @@ class Removal:
 
     def _delete_subscriptions(self, term: Term, operation: Operation, metadata: ScalableTopicMetadata) -> Operation:
         """Delete subscriptions in one commit after the other; the last one announces the topic's deletion."""
-        topic, life, now = term.topic, metadata.created_at_ms, self._now_ms()
+        topic, created_at, now = term.topic, metadata.created_at_ms, self._now_ms()
         last = layout_announcement(topic, "deleted", metadata, now)
 
         def announced(name: str, type: SubscriptionType) -> Announcement:
-            return consumer_announcement(topic, name, type, "deleted", 0, now, life=life)
+            return consumer_announcement(topic, name, type, "deleted", 0, now, created_at=created_at)
 
         while True:
             with self._store.write(term) as transaction:

@@ -78,9 +78,9 @@ def consumer_announcement(
     at_ms: int,
     consumer: str | None = None,
     *,
-    life: int | None,
+    created_at: int | None,
 ) -> Announcement:
-    """Announce a consumer event at `at_ms`, which leaves `consumers` sessions; `life`: of the topic."""
+    """Announce a consumer event at `at_ms`, which leaves `consumers` sessions; `created_at`: of the topic."""
     message = ConsumerEvent(
         v=1,
         topic=topic,
@@ -90,7 +90,7 @@ def consumer_announcement(
         consumer=consumer,
         consumers=consumers,
         at=at_ms,
-        topic_created_at=life,
+        topic_created_at=created_at,
     )
     return Announcement("consumer-events", key_of(message), message.to_json().encode())
 

@@ -77,8 +77,8 @@ class SnapshotPage(NamedTuple):
                 yield record
         unannounced = [entry for entry in self.known if ("control-events", entry.topic) not in self.announced]
         yield from known_announcements(unannounced, self.at)
-        for topic, life, (name, type, consumers) in self.subscriptions:
-            yield consumer_announcement(topic, name, type, "snapshot", consumers, self.at, life=life)
+        for topic, created_at, (name, type, consumers) in self.subscriptions:
+            yield consumer_announcement(topic, name, type, "snapshot", consumers, self.at, created_at=created_at)
 
 
 class Snapshots:

@@ -31,7 +31,7 @@ from anabranch.controller.segments.base import (
 from anabranch.controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment, segment_topic
-from schemas.kafka.messages import SubscriptionType
+from schemas.kafka.messages import ConsumerEventKind, SubscriptionType
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +87,8 @@ class SubscriptionRegistry:
             stored = transaction.subscription(topic, subscription)
             if stored is None:
                 self._check_room(transaction, topic, subscription)
-                life = transaction.created_at(topic)
                 _insert(transaction, topic, subscription, type)
-                transaction.announce(
-                    consumer_announcement(topic, subscription, type, "snapshot", 0, self._now_ms(), life=life)
-                )
+                self._announce(transaction, topic, subscription, type, "snapshot", 0)
             else:
                 _same_type(stored, type)
             return stored is None
@@ -115,10 +112,7 @@ class SubscriptionRegistry:
                 transaction.delete_subscription(topic, subscription)
                 if stored.type != "CHECKPOINT" and not isinstance(self._segments, NoSegments):
                     transaction.begin_leftover(topic, subscription)
-                life = transaction.created_at(topic)
-                transaction.announce(
-                    consumer_announcement(topic, subscription, stored.type, "deleted", 0, self._now_ms(), life=life)
-                )
+                self._announce(transaction, topic, subscription, stored.type, "deleted", 0)
             try:
                 self._operations.remove_leftovers(term)
             except SegmentStoreError as error:
@@ -185,10 +179,7 @@ class SubscriptionRegistry:
             if transaction.insert_consumer(topic, subscription, consumer, session):
                 # Count for new consumers only: ten thousand returning ones would each read all names.
                 count = len(transaction.children(consumers_path(topic, subscription)))
-                now, life = self._now_ms(), transaction.created_at(topic)
-                transaction.announce(
-                    consumer_announcement(topic, subscription, type, "registered", count, now, consumer, life=life)
-                )
+                self._announce(transaction, topic, subscription, type, "registered", count, consumer)
         return record is None
 
     def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> None:
@@ -197,10 +188,8 @@ class SubscriptionRegistry:
             stored = transaction.existing_subscription(topic, subscription)
             if not transaction.delete_consumer(topic, subscription, consumer):
                 raise NotFound(f"Consumer not found: {consumer} of {subscription} on {topic}")
-            count, now, life = stored.consumers - 1, self._now_ms(), transaction.created_at(topic)
-            transaction.announce(
-                consumer_announcement(topic, subscription, stored.type, "unregistered", count, now, consumer, life=life)
-            )
+            count = stored.consumers - 1
+            self._announce(transaction, topic, subscription, stored.type, "unregistered", count, consumer)
 
     def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
         """Remove consumers, each with its announcement, in as many commits as needed.
@@ -215,7 +204,7 @@ class SubscriptionRegistry:
                     return
                 some = list(islice(left, MAX_PART_NODES))
                 transaction.read_ahead([consumer_path(topic, subscription, consumer) for consumer in some])
-                count, now, life = stored.consumers, self._now_ms(), transaction.created_at(topic)
+                count, now, created_at = stored.consumers, self._now_ms(), transaction.created_at(topic)
                 for consumer in some:
                     if transaction.is_full:
                         break
@@ -224,7 +213,14 @@ class SubscriptionRegistry:
                         count -= 1
                         transaction.announce(
                             consumer_announcement(
-                                topic, subscription, stored.type, "unregistered", count, now, consumer, life=life
+                                topic,
+                                subscription,
+                                stored.type,
+                                "unregistered",
+                                count,
+                                now,
+                                consumer,
+                                created_at=created_at,
                             )
                         )
 
@@ -317,6 +313,21 @@ class SubscriptionRegistry:
         if not isinstance(self._segments, NoSegments) and self._store.is_leftover(topic, subscription):
             with self._operations.locked(topic) as term:
                 self._operations.remove_leftovers(term)
+
+    def _announce(
+        self,
+        transaction: Transaction,
+        topic: str,
+        subscription: str,
+        type: SubscriptionType,
+        event: ConsumerEventKind,
+        consumers: int,
+        consumer: str | None = None,
+    ) -> None:
+        now, created_at = self._now_ms(), transaction.created_at(topic)
+        transaction.announce(
+            consumer_announcement(topic, subscription, type, event, consumers, now, consumer, created_at=created_at)
+        )
 
     @contextmanager
     def _writing(self, topic: str) -> Iterator[Transaction]:

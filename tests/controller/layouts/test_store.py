@@ -74,7 +74,7 @@ def test_exception_discards_change_and_announcement(store: OwnedStore) -> None:
     def fail_half_way() -> None:
         with store.writing(TOPIC) as transaction:
             transaction.insert_topic(TOPIC, layout())
-            transaction.announce(consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 0, 1, life=None))
+            transaction.announce(consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 0, 1, created_at=None))
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
@@ -86,7 +86,7 @@ def test_exception_discards_change_and_announcement(store: OwnedStore) -> None:
 def test_announcements_keep_commit_order_and_fence(store: OwnedStore) -> None:
     """They leave in the order of the commits, and only with the fence."""
     records = [
-        consumer_announcement(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1, life=None) for number in range(12)
+        consumer_announcement(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1, created_at=None) for number in range(12)
     ]
     for number in range(0, 12, 2):
         with store.writing(f"{TOPIC}{number % 3}") as transaction:

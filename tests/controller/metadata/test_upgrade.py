@@ -66,7 +66,7 @@ SESSIONS = """
 ALTER TABLE consumers ADD COLUMN session INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX consumers_with_session ON consumers (topic, subscription) WHERE session = 1;
 """
-RECORDS = [consumer_announcement(TOPIC, "s", "STREAM", "snapshot", number, 1, life=None) for number in range(3)]
+RECORDS = [consumer_announcement(TOPIC, "s", "STREAM", "snapshot", number, 1, created_at=None) for number in range(3)]
 """What older controllers wrote."""
 
 
@@ -137,7 +137,7 @@ def test_older_format_upgraded_once_with_content(format: int, tmp_path: Path) ->
 def test_announcements_after_upgrade_keep_order(tmp_path: Path) -> None:
     write_old(tmp_path / "controller.db", 3)
     store = OwnedStore(SqliteStore(tmp_path / "controller.db", UPGRADES))
-    last = consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 9, 1, life=None)
+    last = consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 9, 1, created_at=None)
     with store.writing(TOPIC) as transaction:
         transaction.announce(last)
     assert store.announced() == [*RECORDS, last]
