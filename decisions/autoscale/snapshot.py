@@ -22,7 +22,7 @@ from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.delivery import Delivery
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.snapshot import HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount, Trigger
+from schemas.snapshot import Snapshot, Trigger
 
 MANAGED = frozenset({"STREAM", "CHECKPOINT"})
 """Types of which a consumer needs a segment (PIP-483 "Subscription types and what each load type drives")."""
@@ -228,38 +228,13 @@ def snapshot_from_wire(
 
 def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
     """Return the wire form with the whole effective policy, so it is decided the same in any profile."""
-    return Snapshot(
-        topic=snapshot.topic,
-        now=snapshot.now,
-        trigger=snapshot.trigger,
-        layout=snapshot.layout.to_metadata(),
-        loads={
-            number: LoadRecord(**{name: getattr(load, name) for name in Load.__slots__})
-            for number, load in snapshot.loads.items()
-        },
-        consumers={
-            name: SubscriptionCount(type=kind, count=count)  # type: ignore[arg-type]
-            for name, (kind, count) in snapshot.consumers.items()
-        },
-        policy=policy_override(snapshot.policy, snapshot.has_buckets),
-        last_split_at=snapshot.last_split_at,
-        last_merge_at=snapshot.last_merge_at,
-        last_rebucket_at=snapshot.last_rebucket_at,
-        in_flight=None if snapshot.in_flight is None else InFlight(**snapshot.in_flight._asdict()),
-        failures=snapshot.failures,
-        failed_at=snapshot.failed_at,
-        failed_action=snapshot.failed_action,  # type: ignore[arg-type]
-        merge_depths=None if snapshot.merge_depths is None else dict(snapshot.merge_depths),
-        pasts=None
-        if snapshot.pasts is None
-        else {number: SegmentPast(**past._asdict()) for number, past in snapshot.pasts.items()},
-        hot_keys=[HotKeyRecord(**key._asdict()) for key in snapshot.hot_keys] or None,
-        delivery=snapshot.delivery,
-    )
+    layout = snapshot.layout.to_metadata().to_json()
+    policy = policy_override(snapshot.policy, snapshot.has_buckets).to_json()
+    return Snapshot.model_validate_json(snapshot_to_json(snapshot, layout, policy))
 
 
 def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
-    """Return `snapshot_to_wire(snapshot).to_json()` ten times as fast, from two parts already in JSON.
+    """Return a snapshot as a line of `decide`, from two parts already in JSON.
 
     `layout` is the layout's record as JSON, `policy` is that of `policy_override` with `snapshot.has_buckets`.
     """
