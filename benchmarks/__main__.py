@@ -28,6 +28,7 @@ BENCHMARKS = (
     "simulate",
     "backtest",
     "page",
+    "start",
 )
 
 

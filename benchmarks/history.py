@@ -44,6 +44,8 @@ class TopicDay:
 
     hours: float
     samples_a_minute: int
+    start: int = START
+    """Milliseconds."""
     bucket: RecordedBucket = field(default_factory=RecordedBucket)
     steps: list[dict[str, Any]] = field(default_factory=list)
     attempts: dict[str, tuple[int, str, list[int], int, list[int]]] = field(default_factory=dict)
@@ -51,11 +53,11 @@ class TopicDay:
 
     def run(self) -> TopicDay:
         """Minute after minute."""
-        self.layout = SegmentLayout.create(2, START)
+        self.layout = SegmentLayout.create(2, self.start)
         wide = {"maxDagDepth": 100_000}
-        self._batch(START, policy(wide, "acme/bench"), layout(self.layout, at=START, topic=TEMPLATE))
+        self._batch(self.start, policy(wide, "acme/bench"), layout(self.layout, at=self.start, topic=TEMPLATE))
         for minute in range(1, int(self.hours * 60)):
-            now = START + minute * 60_000
+            now = self.start + minute * 60_000
             happened = [
                 stats(self._rates(minute + part / self.samples_a_minute), now - 50_000 + part * 1_000, TEMPLATE)
                 for part in range(self.samples_a_minute)

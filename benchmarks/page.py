@@ -2,8 +2,9 @@
 
 Run as `python -m benchmarks.page [--quick]`. Makes a lake of made-up topics in a temporary folder, serves it with
 `anabranch serve web`, and commits decisions to it as a busy job and executor would; a Chromium on the same machine
-opens its pages. First paint is the browser's own first-contentful-paint; on the screen is a topic whose decision was
-committed when its name can be read in a page that nobody loaded again. Prints a table and writes benchmarks/page.json.
+opens its pages, then those of a lake of months, of few topics that split and merge all the time. First paint is the
+browser's own first-contentful-paint; on the screen is a topic whose decision was committed when its name can be read in
+a page that nobody loaded again. Prints a table and writes benchmarks/page.json.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import httpx
 import psutil
 from selenium.webdriver import Chrome
 
+from benchmarks.history import TEMPLATE, TopicDay, write_history
 from benchmarks.record import machine_now, publish
 from lake.tables import create_lake
 from tests.local.lake import (
@@ -46,6 +49,7 @@ from tests.web.browser.chromium import chromium
 LAYOUT = layout_json((0, 0, 0x3FFF), (1, 0x4000, 0x7FFF), (2, 0x8000, 0xBFFF), (3, 0xC000, 0xFFFF))
 GATES = ("merge-window", "split-cooldown", "settling", "merge-consumers")
 PATHS = ("/", "/?q=topic-0999", "/?only=hot", "/?gate=settling&page=300", "/?order=name&page=1999")
+HISTORY_PATHS = ("/", "/operations", f"/topic?name={quote(TEMPLATE)}", f"/topic?name={quote(TEMPLATE)}&last=30d")
 AT_ONCE, A_MINUTE = 10_000, 10_000
 CHANGES = 20
 
@@ -139,10 +143,43 @@ def on_screen(driver: Chrome, lake: str, url: str, names: list[str]) -> Iterator
         time.sleep(0.3)
 
 
+def of_months(days: int, topics: int) -> dict[str, Any]:
+    """First paint, and the time until all charts are drawn, on a lake that a job has written for `days`."""
+    start = int((time.time() - days * 86_400) * 1000)
+    with tempfile.TemporaryDirectory() as folder:
+        lake = f"{folder}/lake"
+        counts = write_history(lake, TopicDay(24.0 * days, 1, start).run(), topics)
+        begun = time.monotonic()
+        with served(folder, lake) as (url, page), chromium(Path(folder)) as driver:
+            known = round(time.monotonic() - begun, 1)
+            paints = {path: [round(first_paint(driver, url + path), 3) for _ in range(3)] for path in HISTORY_PATHS}
+            drawn = {path: round(complete(driver, url + path), 3) for path in HISTORY_PATHS}
+            return {
+                "days": days,
+                "topics": topics,
+                "rows": sum(counts.values()),
+                "all_known_seconds": known,
+                "resident_mb": resident_mb(page),
+                "first_paint_seconds": paints,
+                "complete_seconds": drawn,
+            }
+
+
+def complete(driver: Chrome, url: str) -> float:
+    """Seconds until a page has drawn its charts and has what it asks for after the first paint."""
+    begun = time.monotonic()
+    driver.get(url)
+    pending = "return document.querySelectorAll('[hx-trigger^=load].htmx-request, [data-state=asked]').length"
+    while driver.execute_script(pending):
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
 @click.command()
 @click.option("--topics", default=100_000, show_default=True)
-@click.option("--quick", is_flag=True, help="2,000 topics for a few seconds.")
-def main(topics: int, quick: bool) -> None:
+@click.option("--days", default=90, show_default=True, help="Of the lake of months.")
+@click.option("--quick", is_flag=True, help="2,000 topics for a few seconds, and two days.")
+def main(topics: int, days: int, quick: bool) -> None:
     """Measures, prints, writes."""
     topics, seconds = (2_000, 5.0) if quick else (topics, 30.0)
     names = [f"topic://acme/ns{number % 200:03}/topic-{number:06}" for number in range(topics)]
@@ -171,6 +208,7 @@ def main(topics: int, quick: bool) -> None:
                 "cores": round(used, 2),
                 "resident_mb": resident_mb(page),
             }
+    report["months"] = of_months(2 if quick else days, 20)
     publish("page", report, quick)
 
 
