@@ -200,6 +200,12 @@ def check_nothing_lost_and_nothing_twice(settings: Settings, feed: Feed, read_tw
     # A job of its own accord writes a tick at each full hour, which may be under way.
     wait_until(lambda: read(settings) == feed.end_offsets() + read_twice, 60, 0.2)
     batches = rows(settings, BATCHES)
+    for generation in {row["generation"] for row in batches}:
+        numbers = sorted(row["batch_id"] for row in batches if row["generation"] == generation)
+        previous = sorted(
+            row["previous"] for row in batches if row["generation"] == generation and row["previous"] is not None
+        )
+        assert previous == numbers[:-1]
     for row in batches:
         assert row["messages"] == row["messages_accepted"] + row["messages_suppressed"] + row["dead_letters"]
         assert row["samples"] == row["samples_accepted"] + row["samples_insignificant"] + row["samples_stale"]

@@ -94,6 +94,21 @@ def test_tables_committed_once_and_watchers_notified(tmp_path, bodies, inline_by
         assert len(files) == (1 if inline_bytes else 2), "the second attempt left its own"
 
 
+def test_row_of_a_batch_names_the_one_before(tmp_path, bodies):
+    """Through a batch without output, a repetition and a restart."""
+    sink = LakeSink(str(tmp_path), nowhere)
+    for number, output in ((3, bodies), (4, {}), (5, bodies), (5, bodies)):
+        sink.write(Frame(tmp_path, output, INLINE_BYTES, number), number)
+    for number in (5, 6):
+        LakeSink(str(tmp_path), nowhere).write(Frame(tmp_path, bodies, INLINE_BYTES, number), number)
+    rows = DeltaTable(table_path(tmp_path, BATCHES)).to_pyarrow_table().sort_by("batch_id")
+    assert list(zip(rows["batch_id"].to_pylist(), rows["previous"].to_pylist(), strict=True)) == [
+        (3, None),
+        (5, 3),
+        (6, 5),
+    ]
+
+
 @pytest.mark.parametrize("broken", [HOLDS, EVENTS, SEGMENT_LOAD], ids=lambda table: table.name)
 def test_failed_commit_completed_by_repetition(tmp_path, bodies, broken):
     sink = LakeSink(str(tmp_path), nowhere)
