@@ -30,10 +30,10 @@ DEFAULT = ConfiguredPolicy("default", None)
 HOUR = 3_600
 
 
-def recorded(tmp_path, *rows, hours=1, since=None, until=None):
-    """The history of a lake with these rows, of a topic of one segment, and a batch a minute."""
+def recorded(tmp_path, *rows, hours=1, since=None, until=None, down=range(0)):
+    """The history of a lake with these rows, of a topic of one segment, and a batch a minute unless it is down."""
     lake = str(tmp_path / "lake")
-    batches = (batch(second, second) for second in range(0, hours * HOUR + 1, 60))
+    batches = (batch(second, second) for second in range(0, hours * HOUR + 1, 60) if second not in down)
     write(lake, policy_event(0), layout_event(layout_json((0, 0, 65535)), 0), *batches, *rows)
     instants = (None if second is None else at(second) for second in (since, until))
     return open_history(lake, tmp_path / "rows", *instants, None, DEFAULT)
@@ -55,6 +55,15 @@ def test_time_held_for_a_missing_load_is_guessed_until_the_next_hold(tmp_path):
     holds = (hold(second, gate, seq) for seq, (second, gate) in enumerate(gates, 1))
     found = backtest(recorded(tmp_path, load(0, 100.0, 1), *holds), {})
     assert found.confidence(RAN).by_kind["gap"] == (600 + 300) * 1000
+
+
+def test_policy_cannot_act_while_the_job_was_down(tmp_path):
+    rows = load(0, 5_000.0, 1), load(0, 15_000.0, 1_210), batch(1_210, 1_210)
+    found = backtest(
+        recorded(tmp_path, *rows, down=range(1_211, 2_400)), {"pip-483": ConfiguredPolicy("pip-483", None)}
+    )
+    assert found.totals("pip-483")["splits"] > 0
+    assert found.totals("pip-483")["minutesOverThreshold"] == pytest.approx((2_400 - 1_210) / 60, abs=0.5)
 
 
 def test_overrides_run_until_they_are_removed(tmp_path):
