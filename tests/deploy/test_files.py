@@ -12,6 +12,7 @@ import yaml
 
 from schemas.settings.root import load_settings
 from tests.deploy.programs import installed_program
+from tests.docs.guides import blocks
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
@@ -52,6 +53,25 @@ def test_units_are_valid(tmp_path, file):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     complaints = [line for line in done.stderr.splitlines() if file.name in line]
     assert complaints == []
+
+
+@pytest.mark.process
+def test_units_of_deploy_md_are_enabled(tmp_path):
+    """Run the block in a root folder, where nothing can be reloaded or started."""
+    if shutil.which("systemctl") is None:
+        pytest.skip("systemctl is not installed")
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    [guide] = [block for block in blocks("docs/deploy.md") if block.run_by == "tests/deploy/test_files.py"]
+    copy, reload, enable = guide.commands
+    assert reload == "systemctl daemon-reload"
+    for command in (
+        copy.replace("/etc/systemd/system/", f"{units}/"),
+        enable.replace("systemctl enable --now", f"systemctl --root={tmp_path} enable"),
+    ):
+        subprocess.run(command, shell=True, cwd=DEPLOY.parent, check=True, timeout=60)
+    started = {link.name.partition(".")[0] for link in units.glob("*.wants/*")}
+    assert started == set(enable.replace(".timer", "").split()[3:])
 
 
 def test_compose_sets_settings_that_load(tmp_path):
