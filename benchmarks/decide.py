@@ -20,10 +20,11 @@ import numpy as np
 
 from benchmarks.record import machine_now, publish
 from decisions.autoscale.decide import decide
-from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet, pack_snapshots
+from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import Load, TopicSnapshot, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
+from tests.decisions.packing import pack_snapshots
 
 NOW = 1_763_660_000_000
 ROUNDS = 5

@@ -36,7 +36,6 @@ from decisions.autoscale.columns import (
     Floats,
     Ints,
     SnapshotColumns,
-    pack_snapshots,
     segments_of,
 )
 from decisions.autoscale.gates import PRECEDENCE, Gate, Situation
@@ -59,7 +58,6 @@ __all__ = [
     "FleetAnswers",
     "SnapshotColumns",
     "decide_fleet",
-    "pack_snapshots",
 ]
 
 MAX_WAIT_MS = 2**61

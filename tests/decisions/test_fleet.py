@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Rebucket, Split, decide
-from decisions.autoscale.fleet import ASK, GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack_snapshots
+from decisions.autoscale.fleet import ASK, GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet
 from decisions.autoscale.fleet_readings import binding_readings
 from decisions.autoscale.gates import PRECEDENCE, Gate
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from tests.decisions.packing import pack_snapshots
 from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, bucket_snapshot, load, random_snapshot, snapshot
 
 

@@ -9,12 +9,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from decisions.autoscale.columns import pack_snapshots
 from decisions.autoscale.decide import Hold, Split, decide
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.next_due import SegmentColumns, TopicColumns, next_due
 from decisions.autoscale.policy_columns import PolicyColumns
 from decisions.kernel.readings import MAX_INSTANT_MS
+from tests.decisions.packing import pack_snapshots
 from tests.decisions.snapshots import random_snapshot
 
 URGENT = {Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF}

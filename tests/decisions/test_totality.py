@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from anabranch.query.wording import explained
 from decisions.autoscale.answers import answer_to_json
 from decisions.autoscale.decide import Hold, Split, consumers_ask_nothing, decide, next_due
-from decisions.autoscale.fleet import ASK, GATES, HOLD, REASONS, SPLIT, decide_fleet, pack_snapshots
+from decisions.autoscale.fleet import ASK, GATES, HOLD, REASONS, SPLIT, decide_fleet
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, SegmentInfo
 from schemas.snapshot import ANSWER, HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount
+from tests.decisions.packing import pack_snapshots
 from tests.examples import examples
 
 INSTANT = st.one_of(
