@@ -18,6 +18,7 @@ from anabranch.auth.tokens import add_token
 from anabranch.history.lineage.record import Reach, River
 from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.query.wording import millis
+from anabranch.web import asking
 from anabranch.web.curves import load_columns
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
 from anabranch.web.past import Sample, read_holds, read_loads, read_silences
@@ -154,6 +155,15 @@ def test_curves_are_columns_of_the_fullest_segments(lake):
     assert [one["id"] for one in found["segments"]] == [0, 1]
     assert all(len(one["load"]) == len(found["at"]) for one in found["segments"])
     assert found["at"] == sorted(found["at"])
+
+
+def test_slow_explanations_leave_a_turn_to_curves(lake, monkeypatch):
+    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.05)
+    found = page(lake)
+    with asking.turn(is_replay=True):
+        assert "too many are asking" in found.get(f"/topic/why?name={T0}").text
+        assert found.get(f"/topic/loads?name={T0}&last=15m").json()["at"]
+    assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
 
 
 def test_load_counts_until_the_next_one_on_record(lake):

@@ -124,7 +124,7 @@ def why(request: Request) -> Response:
         instant = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
         number = query.get("segment", "")
         segment = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
-        with turn():
+        with turn(is_replay=True):
             explanation = explain(state.lake, name, instant, state.configured(), timedelta(minutes=3))
             if segment is not None:
                 check_segment(explanation.snapshot.layout, segment)
