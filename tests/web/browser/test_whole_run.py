@@ -55,7 +55,8 @@ class Run:
         return done.stdout
 
     def page(self) -> str:
-        found = re.search(r"to look at: (\S+)", self.log.read_text())
+        """Address of the page, once all parts are at work."""
+        found = re.search(r"to look at: (\S+)(?s:.*)running; logs in", self.log.read_text())
         return found.group(1) if found else ""
 
 
