@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import shutil
+import ssl
 import sys
 import threading
 import time
@@ -346,6 +347,9 @@ def _is_healthy(state: PartState) -> bool:
 
 
 def _answers(url: str) -> bool:
-    with contextlib.closing(Transport(url, None, user_agent="anabranch-run", timeout_seconds=1)) as controller:
-        answer = controller.exchange("GET", "/healthz")
+    # Plain HTTP: reading the system's certificates takes longer than the rest, at every look at every starting part.
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    transport = Transport(url, None, user_agent="anabranch-run", timeout_seconds=1, tls=tls)
+    with contextlib.closing(transport) as server:
+        answer = server.exchange("GET", "/healthz")
         return isinstance(answer, Response) and answer.status == 200
