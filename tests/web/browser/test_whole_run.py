@@ -93,8 +93,9 @@ def test_rest_split_and_page_approval_take_effect(run, browser):
     assert page.faults() == []
 
     page.open("/operations")
-    wait_until(lambda: page.all("#operations a[href*='/decision']"), 120, every_s=0.2)
-    address = page.find("#operations a[href*='/decision']").get_attribute("href")
+    # In one step: a refresh may replace the link between two.
+    link = """return document.querySelector("#operations a[href*='/decision']")?.href"""
+    address = wait_until(lambda: page.driver.execute_script(link), 120, every_s=0.2)
     page.driver.get(address)
     identity = address.rpartition("=")[2]
     page.find("#reason").send_keys("looks right")
