@@ -208,7 +208,7 @@ def test_forbidden_call_exits_1_with_server_message(topics, topic, namespace):
     "wrong",
     [
         ("show",),
-        ("show", "orders"),
+        ("show", "no-such-topic"),
         ("show", "acme/shop"),
         ("show", "persistent://acme/shop/orders"),
         ("show", ""),
