@@ -57,6 +57,11 @@ def test_time_held_for_a_missing_load_is_guessed_until_the_next_hold(tmp_path):
     assert found.confidence(RAN).by_kind["gap"] == (600 + 300) * 1000
 
 
+def test_time_before_the_first_load_is_guessed(tmp_path):
+    found = backtest(recorded(tmp_path, load(0, 100.0, 1_800)), {})
+    assert found.confidence(RAN).by_kind["gap"] == 1_800 * 1000
+
+
 def test_policy_cannot_act_while_the_job_was_down(tmp_path):
     rows = load(0, 5_000.0, 1), load(0, 15_000.0, 1_210), batch(1_210, 1_210)
     found = backtest(
