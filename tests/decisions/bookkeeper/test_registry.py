@@ -163,6 +163,37 @@ def test_collisions_symmetric_and_cover_nesting(one: list[str], root: str, other
         assert share_metadata(first, then)
 
 
+@pytest.mark.parametrize(
+    ("uri", "other", "shared"),
+    [
+        ("zk://h:2181/ledgers", "zk://h", True),
+        ("zk://h/", "zk://h/ledgers", True),
+        ("zk://h/a", "zk://h/b", False),
+        ("zk://h:2181/a", "zk://h:2182/a", False),
+        ("zk://[::1]/a", "zk://localhost/a", True),
+        ("metadata-store:zk:h:2181/pulsar", "zk://h/pulsar/ledgers", True),
+        ("metadata-store:zk://h/pulsar", "zk://h/pulsar/ledgers", True),
+        ("metadata-store:ZK:h/pulsar", "zk://h/ledgers", False),
+        ("metadata-store:zk:h", "zk://h/ledgers", True),
+        ("metadata-store:rocksdb:///x", "metadata-store:rocksdb:///x", True),
+        ("metadata-store:rocksdb:///x", "metadata-store:rocksdb:///y", False),
+    ],
+)
+def test_shared_metadata_of_uri_forms(uri: str, other: str, shared: bool) -> None:
+    assert share_metadata(read_uri(uri), read_uri(other)) is shared
+
+
+@pytest.mark.parametrize("port", [1, 65_535])
+def test_extreme_ports_are_read(port: int) -> None:
+    assert read_uri(f"zk://h:{port}/ledgers").members == {f"h:{port}"}
+
+
+@pytest.mark.parametrize("port", [0, 65_536])
+def test_ports_out_of_range_are_refused(port: int) -> None:
+    with pytest.raises(BadUri, match="no host and port"):
+        read_uri(f"zk://h:{port}/ledgers")
+
+
 @given(st.text(max_size=40) | st.from_regex(r"zk(\+hierarchical)?://[a-c:0-9,;]{0,12}/?[a-z/]{0,8}", fullmatch=True))
 def test_any_text_is_a_uri_or_refused_with_words(text: str) -> None:
     found = fault = None
