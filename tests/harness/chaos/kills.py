@@ -1,9 +1,10 @@
 """`python -m tests.harness.chaos.kills --kills 100 [--seed 1]`: kill -9 of executor and job while decisions are open.
 
 Runs the whole local system on a demand that asks for several decisions per tick. Each kill waits until the lake shows
-at least two decisions without an end. After the last kill the system comes to rest, and the lake must show that each
-applied decision changed its topic exactly once, that no change lacks its outcome, and that the job has recorded the end
-of every decision. About 15 s a kill; the exit code is 1 when a rule is broken, and the folder of the run is kept.
+a new batch since the last kill and at least two decisions without an end. After the last kill the system comes to rest,
+and the lake must show that each applied decision changed its topic exactly once, that no change lacks its outcome, and
+that the job has recorded the end of every decision. The exit code is 1 when a rule is broken, and the
+folder of the run is kept.
 With `--part stream --lost 2` the job is killed alone, and loses its checkpoint twice, which is rebuilt from the lake.
 With `--faulty-store` the lake is in an object store behind the proxy of `tests.harness.faulty_store`.
 """
@@ -40,6 +41,8 @@ AS_THE_CHART = "poll_ms = 5000\nlease_seconds = 75\n"
 """Settings of `[executor]` for a lake in an object store."""
 FINAL = {"applied", "superseded", "rejected", "failed", "observed"}
 CHANGES = {"split", "merge", "rebucket"}
+WAIT_FOR_BATCH_S = 900.0
+"""Longest wait for a batch that the job commits after a kill."""
 WAIT_FOR_OPEN_S = 90.0
 """Longest wait for open decisions; without them the kill comes anyway."""
 REST_S = 300.0
@@ -66,6 +69,11 @@ def open_decisions(run: Run) -> set[str]:
     return {row["decision_id"] for row in run.rows("decisions", "decision_id")} - ended
 
 
+def committed_batches(run: Run) -> set[tuple[str, int]]:
+    """Return generation and number of the batches on record."""
+    return {(row["generation"], row["batch_id"]) for row in run.rows("batches", "generation", "batch_id")}
+
+
 def unheard_decisions(run: Run) -> set[str]:
     """Return the decisions older than `SETTLED_S` whose end the job has not recorded."""
     until = time.time() - SETTLED_S
@@ -81,12 +89,12 @@ def kill_parts(run: Run, count: int, choices: random.Random, parts: Sequence[str
     """
     kills = Kills()
     losses = {count * (number + 1) // (lost + 1) for number in range(lost)}
-    written = -1
     for number in range(count):
         part = choices.choice(parts)
-        # A job that was killed is killed again only after it has written something: else it would never get that far.
-        wait_until(lambda before=written: _batches(run) > before, 900, 1.0)
-        time.sleep(choices.uniform(4.0, 14.0))
+        # A job that is killed before its first batch tries nothing but its own start.
+        before = committed_batches(run)
+        wait_until(lambda before=before: committed_batches(run) - before, WAIT_FOR_BATCH_S, 0.5)
+        time.sleep(choices.uniform(0.0, 5.0))
         deadline = time.monotonic() + WAIT_FOR_OPEN_S
         while len(opened := open_decisions(run)) < 2 and time.monotonic() < deadline:
             time.sleep(choices.uniform(0.02, 0.3))
@@ -95,17 +103,10 @@ def kill_parts(run: Run, count: int, choices: random.Random, parts: Sequence[str
             lose_checkpoint(run)
         else:
             run.kill(part)
-        if part == "stream":
-            written = _batches(run)
         kills.by_part[part] += 1
         kills.opened.append(len(opened))
-        if number % 5 == 4:
-            click.echo(f"{time.strftime('%H:%M:%S')} {number + 1} kills, {kills.with_several_open} with several open")
+        click.echo(f"{time.strftime('%H:%M:%S')} {number + 1} kills, {kills.with_several_open} with several open")
     return kills
-
-
-def _batches(run: Run) -> int:
-    return len(run.rows("batches", "batch_id"))
 
 
 def lose_checkpoint(run: Run) -> None:
