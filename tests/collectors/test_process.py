@@ -5,11 +5,13 @@ against a real Pulsar."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 import uuid
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
@@ -18,6 +20,7 @@ from anabranch.admin.answers import Answered
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Rejected, SegmentStatsColumns, parse_message
+from tests.docs.guides import blocks
 from tests.harness.fake_pulsar import serving_cluster
 from tests.waiting import wait_until
 
@@ -145,6 +148,30 @@ def test_once_reports_and_fails_on_silent_broker(tmp_path, broker, namespace):
         done = subprocess.run(command(file, "--once"), capture_output=True, text=True, timeout=60)
         assert done.returncode == 1
         assert f"broker {cluster.brokers[1].name}: 500 out of order" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.broker
+def test_first_block_of_deploy_md_runs_as_written(tmp_path, broker, namespace):
+    """Put in the reader's own: addresses, token, lake, and one replica."""
+    [guide] = [block for block in blocks("docs/deploy.md") if block.run_by == "tests/collectors/test_process.py"]
+    script = "\n".join(("set -e", *guide.commands))
+    with serving_cluster() as cluster:
+        cluster.tenants["acme"] = [namespace]
+        cluster.topic(f"topic://{namespace}/orders", 2, billing=3)
+        for example, value in {
+            "https://broker:8443": cluster.brokers[0].url,
+            "TOKEN=…": "TOKEN=secret",
+            "kafka:9092": broker.connection.bootstrap,
+            "/srv/lake": f"{tmp_path}/lake",
+            "kafka create ": "kafka create --replication-factor 1 ",
+        }.items():
+            assert script.count(example) == 1
+            script = script.replace(example, value)
+        path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = subprocess.run(script, shell=True, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 1 topics, 2 of 2 segments seen" in done.stdout
 
 
 @pytest.mark.pulsar
