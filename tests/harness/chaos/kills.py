@@ -74,6 +74,12 @@ def committed_batches(run: Run) -> set[tuple[str, int]]:
     return {(row["generation"], row["batch_id"]) for row in run.rows("batches", "generation", "batch_id")}
 
 
+def wait_for_batch(run: Run) -> None:
+    """Wait for a new batch: a job that is killed before its first one tries nothing but its own start."""
+    before = committed_batches(run)
+    wait_until(lambda: committed_batches(run) - before, WAIT_FOR_BATCH_S, 0.5)
+
+
 def unheard_decisions(run: Run) -> set[str]:
     """Return the decisions older than `SETTLED_S` whose end the job has not recorded."""
     until = time.time() - SETTLED_S
@@ -91,9 +97,7 @@ def kill_parts(run: Run, count: int, choices: random.Random, parts: Sequence[str
     losses = {count * (number + 1) // (lost + 1) for number in range(lost)}
     for number in range(count):
         part = choices.choice(parts)
-        # A job that is killed before its first batch tries nothing but its own start.
-        before = committed_batches(run)
-        wait_until(lambda before=before: committed_batches(run) - before, WAIT_FOR_BATCH_S, 0.5)
+        wait_for_batch(run)
         time.sleep(choices.uniform(0.0, 5.0))
         deadline = time.monotonic() + WAIT_FOR_OPEN_S
         while len(opened := open_decisions(run)) < 2 and time.monotonic() < deadline:
