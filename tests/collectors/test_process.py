@@ -138,8 +138,10 @@ def test_killed_collector_announces_nothing_wrong(tmp_path, broker, namespace, h
 @pytest.mark.broker
 def test_once_reports_and_fails_on_silent_broker(tmp_path, broker, namespace):
     with serving_cluster(brokers=2) as cluster:
-        cluster.topic(f"topic://{namespace}/orders", 2, billing=3)
         file = settings_file(tmp_path, broker, cluster.brokers[0].url, namespace, "attached")
+        done = subprocess.run(command(file, "--once"), capture_output=True, text=True, timeout=60)
+        assert (done.returncode, "no topic was found" in done.stderr) == (1, True)
+        cluster.topic(f"topic://{namespace}/orders", 2, billing=3)
         done = subprocess.run(command(file, "--once", "--output", "json"), capture_output=True, text=True, timeout=60)
         status = json.loads(done.stdout)
         assert (done.returncode, status["segmentsKnown"], status["segmentsSeen"]) == (0, 2, 2)

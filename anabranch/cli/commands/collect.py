@@ -89,6 +89,10 @@ def _report_status(status: CollectorStatus, once: bool, output: str) -> None:
 
     if once or output == "json":
         click.echo(status.to_json() if output == "json" else describe_status(status))
+    if once and not status.topics_listed:
+        raise click.ClickException(
+            "no topic was found: is one there that the token may see, and in [collect] namespaces, if these are set?"
+        )
     if once and not status.is_complete:
         raise click.exceptions.Exit(1)
 
