@@ -21,6 +21,7 @@ if any(Path(folder, "pyspark").is_dir() for folder in sys.path):
     # Spark puts its own zip first, without compiled modules: every start would compile them, for 0.7 s.
     sys.path = [folder for folder in sys.path if not folder.endswith("pyspark.zip")]
 
+import pyspark.daemon
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager, worker
 from pyspark.util import enable_faulthandler
@@ -67,10 +68,21 @@ def load_without_pandas(modules: Sequence[str]) -> None:
         sys.meta_path.remove(finder)
 
 
+def run_worker(connection: socket.socket, authenticated: bool) -> int:
+    """Run Spark's worker; return its code, or 1 if Spark closed the connection first, as when it ends.
+
+    Spark's own daemon shows people a traceback then.
+    """
+    try:
+        return int(worker(connection, authenticated))
+    except BrokenPipeError:
+        return 1
+
+
 def state_task(connection: socket.socket, authenticated: bool) -> int:
     """Run a task of the state stage, in the process of its partition."""
     with enable_faulthandler():
-        return int(worker(connection, authenticated))
+        return run_worker(connection, authenticated)
 
 
 def main() -> None:
@@ -85,6 +97,7 @@ def main() -> None:
         gc.set_threshold(_DECODED_OBJECTS)
     if stage == STATE and speaks_by_unix_sockets():
         manage_tasks(state_task)
+    pyspark.daemon.worker = run_worker
     manager()
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from schemas.kafka.connection import PASSWORD_VARIABLE
 from schemas.settings.root import SECRET_VARIABLES, SettingsError, load_settings
 from streaming.job.session import authenticate_ports, read_spark_conf, start_session
+
+HOME = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("master", [{}, {"spark.master": "local[2]"}, {"spark.master": "local"}])
@@ -56,3 +61,16 @@ def test_former_worker_module_is_read_as_the_new_one(tmp_path):
         "spark.python.daemon.module": "streaming.job.workers",
         "spark.app.name": "streaming.workers.mine",
     }
+
+
+@pytest.mark.process
+def test_connection_that_spark_closed_ends_a_worker_without_traceback():
+    # In a process of its own: the module prepares the one that imports it for Spark's tasks.
+    lines = (
+        "from streaming.job import workers",
+        "def closed(*_): raise BrokenPipeError",
+        "workers.worker = closed",
+        "print(workers.run_worker(None, True))",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=HOME, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
