@@ -22,7 +22,7 @@ if any(Path(folder, "pyspark").is_dir() for folder in sys.path):
     sys.path = [folder for folder in sys.path if not folder.endswith("pyspark.zip")]
 
 import pyspark.daemon
-import pyspark.worker  # noqa: F401
+import pyspark.worker
 from pyspark.daemon import manager, worker
 from pyspark.util import enable_faulthandler
 

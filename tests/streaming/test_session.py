@@ -72,5 +72,7 @@ def test_connection_that_spark_closed_ends_a_worker_without_traceback():
         "workers.worker = closed",
         "print(workers.run_worker(None, True))",
     )
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=HOME, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], cwd=HOME, capture_output=True, text=True, check=True
+    )
     assert (done.stdout, done.stderr) == ("1\n", "")
