@@ -91,7 +91,7 @@ def test_lost_batch_without_rows_is_named_by_the_next(tmp_path, removed, is_reta
         properties = CommitProperties(app_transactions=marks)
         nothing = to_arrow(BATCHES, [])
         write_deltalake(table_path(lake, BATCHES), nothing, mode="append", commit_properties=properties)
-    lost = [text for finding in check_lake(lake) if finding.kind == "lost batch" for text in finding.told]
+    lost = [text for finding in check_lake(lake) if finding.kind == "lost batch" for text in finding.listed]
     assert [text[text.index("follows") : text.index(",")] for text in lost] == named
 
 
