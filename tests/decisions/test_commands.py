@@ -265,7 +265,7 @@ def test_policy_show_takes_unique_end_of_name_in_lake(tmp_path):
     def show(name):
         return run("--config", str(settings), "policy", "show", name, "--offline")
 
-    assert "expected topic://tenant/namespace/name" in show("orders").stderr
+    assert "orders is not a whole name, tenant/namespace/name, and no layout" in show("orders").stderr
     create_lake(str(tmp_path / "lake"))
     whole = layout_json((0, 0, 0xFFFF))
     topics = (ORDERS, "topic://acme/shop/carts", "topic://acme/store/carts")

@@ -108,14 +108,14 @@ def test_decisions_behind_truncated_log_answered(house: House, monkeypatch, fail
         house.commit(split)
         wait_until(lambda: told(house) == [(split.decision_id, "applied")])
         tail = executor._tail
-        may_look, newest, left = held(tail, monkeypatch), tail.newest, [OSError("gone")] * failures
+        may_look, newest, left = held(tail, monkeypatch), tail.newest_values, [OSError("gone")] * failures
 
         def newest_when_it_works(*by: str) -> list[Any]:
             if left:
                 raise left.pop()
             return newest(*by)
 
-        monkeypatch.setattr(tail, "newest", newest_when_it_works)
+        monkeypatch.setattr(tail, "newest_values", newest_when_it_works)
         house.commit(new)
         for _ in range(3):
             house.commit(split)
@@ -145,7 +145,7 @@ def test_newest_decisions_are_of_last_evaluation(house: House):
     house.commit(one, merge, two)
     house.commit(again, sibling, decided_at=utc_now() + timedelta(minutes=1))
     house.commit(one)
-    newest = follow_decisions(house.lake).newest("family", "subject", "action")
+    newest = follow_decisions(house.lake).newest_values("family", "subject", "action")
     assert sorted(newest) == sorted(each.decision_id for each in (again, sibling, merge, two))
 
 
