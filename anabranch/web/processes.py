@@ -86,10 +86,7 @@ NO_PROBES = Probes()
 def processes(
     freshness: PageFreshness, batches: Sequence[StoredRow], brakes: BrakesView, probes: Probes, now: datetime
 ) -> list[Process]:
-    """Return the state of each process at `now`; `batches`: the newest of the job, oldest first.
-
-    A cluster whose brokers report by themselves has no collector.
-    """
+    """Return the state of each process at `now`; `batches`: the newest of the job, oldest first."""
     if freshness.batch_at is None:
         job = Process("job", "quiet", "nothing on record")
     elif freshness.silent_seconds is not None:
@@ -103,9 +100,7 @@ def processes(
         is_good, since = probe.words == "answers", span(now.timestamp() - probe.changed_at)
         words = probe.words if is_good else f"{probe.words} for {since}"
         states.append(Process("controller", "good" if is_good else "bad", words))
-    if probes.collector is not None:
-        states.append(_collector(probes.collector, now))
-    return states
+    return [*states, _collector(probes.collector, now)]
 
 
 def _lost_since(probe: MetricsProbe | None) -> float | None:
@@ -139,8 +134,10 @@ def _load(batches: Sequence[StoredRow], freshness: PageFreshness) -> Process:
     return Process("load", "bad" if is_late else "good", words)
 
 
-def _collector(probe: MetricsProbe, now: datetime) -> Process:
-    """State of the collector, by its own metrics."""
+def _collector(probe: MetricsProbe | None, now: datetime) -> Process:
+    """State of the collector, by its own metrics; a cluster whose brokers report by themselves has none."""
+    if probe is None:
+        return Process("collector", "quiet", "not watched: [collect] metrics_port is 0")
     reading = probe.reading
     up, _, known, seen, troubles = (reading.figures.get(name, []) if reading else [] for name in COLLECTOR)
     if reading is None or not known:

@@ -59,6 +59,7 @@ def test_processes_at_work_are_good():
         "Kafka lag": ("quiet", "unknown: the job's metrics_port is 0"),
         "load": ("good", "samples 3 s ago"),
         "executor": ("good", "1 at work"),
+        "collector": ("quiet", "not watched: [collect] metrics_port is 0"),
     }
 
 
