@@ -170,8 +170,10 @@ def test_first_block_of_deploy_md_runs_as_written(tmp_path, broker, namespace):
         }.items():
             assert script.count(example) == 1
             script = script.replace(example, value)
-        path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = subprocess.run(script, shell=True, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=120)
+        path = {"ANABRANCH_HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            script, shell=True, cwd=tmp_path, env={**os.environ, **path}, capture_output=True, text=True, timeout=120
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 topics, 2 of 2 segments seen" in done.stdout
 
