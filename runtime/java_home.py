@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 MIN_JAVA = 17
@@ -35,6 +36,7 @@ def find_java() -> str:
     return java
 
 
+@lru_cache
 def java_version(java: str) -> int:
     """The major version of a `java` executable; raises `SetupError` when it does not run."""
     from schemas.settings.root import without_secrets
@@ -52,6 +54,19 @@ def java_version(java: str) -> int:
             f"cannot tell the version of {java} from {output.splitlines()[:1]}; set JAVA_HOME to another one"
         )
     return int(match.group(1))
+
+
+def archive_of(jars: Path) -> Path:
+    """Return where the archive of the classes of a folder of jars is, if it was made (`anabranch.local.archive`)."""
+    return jars.with_name(f"{jars.name}.jsa")
+
+
+def archive_options(jars: Path) -> list[str]:
+    """Return the JVM options that use the archive of a folder of jars; none without one."""
+    archive = archive_of(jars)
+    # The JVM ignores an archive of another JVM or class path; operators need no message about it.
+    silent = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return [f"-XX:SharedArchiveFile={archive}", *silent] if archive.is_file() else []
 
 
 if __name__ == "__main__":

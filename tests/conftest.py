@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from anabranch.local.archive import ensure_archive
 from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import Jars, ensure_jar_folder, ensure_jars, ensure_pulsar
@@ -154,13 +155,19 @@ def pytest_collection() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def jars() -> Jars:
     """The checked jars, fetched if this is the first time."""
-    return ensure_jars(load_settings(environment={}), print)
+    settings = load_settings(environment={})
+    found = ensure_jars(settings, print)
+    ensure_archive(settings, "kafka", print)
+    return found
 
 
 @pytest.fixture(scope="session")
 def pulsar_jars() -> Path:
     """The checked jars of a Pulsar 5 with our programs for it, fetched if this is the first time."""
-    return ensure_pulsar(load_settings(environment={}), print)
+    settings = load_settings(environment={})
+    folder = ensure_pulsar(settings, print)
+    ensure_archive(settings, "pulsar", print)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from anabranch.local.embedded import EmbeddedServer
-from runtime.java_home import SetupError, find_java
+from runtime.java_home import SetupError, archive_options, find_java
 from schemas.kafka.connection import KafkaConnection, SecurityProtocol
 from schemas.kafka.topics import KAFKA_TOPICS, KafkaTopic
 from schemas.settings.root import without_secrets
@@ -130,7 +130,8 @@ class EmbeddedBroker(EmbeddedServer):
         return is_serving(self.connection)
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, *arguments]
+        options = [f"-Xmx{self._heap}", *_FLAGS, *archive_options(self._jars)]
+        return [find_java(), *options, "-cp", f"{self._jars}/*", main, *arguments]
 
 
 def is_serving(kafka: KafkaConnection) -> bool:

@@ -117,8 +117,8 @@ class LocalRun:
             check_client_package()
         jars = ensure_jars(self.settings, self.say)
         pulsar_jars = ensure_pulsar(self.settings, self.say) if self.pulsar else None
-        if "stream" not in self.without:
-            ensure_archive(self.settings, self.say)
+        for name in ("kafka", *(["spark"] if "stream" not in self.without else [])):
+            ensure_archive(self.settings, name, self.say)
         self._supervisor = supervisor = Supervisor(self.folder, RESTART_DELAY_SECONDS, RESTART_MAX_DELAY_SECONDS)
         broker = EmbeddedBroker(
             self.folder / "kafka", jars.kafka, PULSAR_BROKER_HEAP if self.pulsar else BROKER_HEAP, local.broker_port

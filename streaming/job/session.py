@@ -18,6 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from runtime.java_home import archive_options
 from schemas.kafka.connection import PASSWORD_VARIABLE
 from schemas.settings.root import SECRET_VARIABLES, Settings, SettingsError
 from streaming.job.early_worker import write_launcher
@@ -125,18 +126,11 @@ def authenticate_ports(conf: Mapping[str, str]) -> dict[str, str]:
     return dict(conf)
 
 
-def class_archive(settings: Settings) -> Path:
-    """Return the location of the JVM class archive (`anabranch.local.archive`)."""
-    return settings.path(settings.local.jars) / "spark.jsa"
-
-
 def with_archive(settings: Settings, options: str) -> str:
-    """Return the JVM options that use the class archive; empty without one."""
-    archive = class_archive(settings)
-    if not archive.is_file() or "Archive" in options:
+    """Return the JVM options that use the archive of Spark's classes; empty without one."""
+    if "Archive" in options:
         return ""
-    # The JVM ignores an archive of another JVM or class path; operators need no message about it.
-    return f" -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    return "".join(f" {option}" for option in archive_options(settings.path(settings.local.jars) / "spark"))
 
 
 def _submitted_options() -> dict[str, str]:

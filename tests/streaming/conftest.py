@@ -31,7 +31,7 @@ def spark(jars, tmp_path_factory) -> Iterator[SparkSession]:
     """The session with the job's settings and a warehouse of its own; started when first asked for."""
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
     settings = load_settings(environment={})
-    ensure_archive(settings, print)
+    ensure_archive(settings, "spark", print)
     with pytest.MonkeyPatch.context() as environment:
         # What the JVM has in its environment is settled when it starts.
         for name in SECRET_VARIABLES:

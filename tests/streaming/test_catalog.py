@@ -15,10 +15,11 @@ from deltalake import write_deltalake
 from anabranch.executor.shards.members import Member
 from anabranch.executor.shards.register import MemberRegister
 from lake.tables import create_lake
+from runtime.java_home import archive_of
 from schemas.settings.root import load_settings
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DEAD_LETTERS, TABLES, DeadLetterRow
-from streaming.job.session import class_archive, read_spark_conf
+from streaming.job.session import read_spark_conf
 from streaming.sink.catalog import DATABASE, register_lake, spark_sql_command
 from tests.local.lake import layout_event, layout_json, write
 
@@ -66,7 +67,7 @@ def test_spark_sql_reads_lake_from_archive(tmp_path):
     file.write_text(f'[local]\njars = "{tmp_path}/jars"\n')
     settings = load_settings([file], HOME, {})
     assert not any("SharedArchiveFile" in part for part in spark_sql_command(settings))
-    class_archive(settings).touch()
+    archive_of(settings.path(settings.local.jars) / "spark").touch()
     command, conf = spark_sql_command(settings), read_spark_conf(HOME / "conf" / "spark.conf")
     for key in (
         "spark.databricks.delta.snapshotPartitions",
@@ -75,7 +76,7 @@ def test_spark_sql_reads_lake_from_archive(tmp_path):
     ):
         assert f"--conf={key}={conf[key]}" in command
     (options,) = (part for part in command if part.startswith("--conf=spark.driver.extraJavaOptions="))
-    assert f" -XX:SharedArchiveFile={class_archive(settings)} " in options
+    assert f" -XX:SharedArchiveFile={archive_of(settings.path(settings.local.jars) / 'spark')} " in options
 
 
 @pytest.mark.spark

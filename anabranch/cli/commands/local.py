@@ -27,7 +27,7 @@ from anabranch.cli.instants import DURATION
 def setup(context: Context, quiet: bool, pulsar: bool) -> None:
     """Fetch the jars of conf/jars/ (once, by the Ivy inside pyspark) and check each against its SHA-256.
 
-    Then archive the classes of Spark's JVM, so that it starts more quickly (once, and after an update of Java).
+    Then archive the classes of their JVMs, so that these start more quickly (once, and after an update of Java).
     """
     from anabranch.local.archive import ensure_archive
     from anabranch.local.setup import ensure_jars, ensure_pulsar
@@ -42,7 +42,8 @@ def setup(context: Context, quiet: bool, pulsar: bool) -> None:
         jars = ensure_jars(context.settings, say)
         if pulsar:
             ensure_pulsar(context.settings, say)
-        ensure_archive(context.settings, say)
+        for name in ("spark", "kafka", *(["pulsar"] if pulsar else [])):
+            ensure_archive(context.settings, name, say)
     except SetupError as error:
         raise click.ClickException(str(error)) from error
     if not quiet:

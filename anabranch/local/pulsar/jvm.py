@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from runtime.java_home import SetupError, find_java, java_version
+from runtime.java_home import SetupError, archive_options, find_java, java_version
 
 _FLAGS = [
     "-XX:+UseSerialGC",
@@ -57,6 +57,7 @@ def command(
         f"-Xmx{heap}",
         f"-XX:MaxDirectMemorySize={heap}",
         *_FLAGS,
+        *archive_options(jars),
         *flags,
         *_of_version(java_version(java)),
         *opened,
