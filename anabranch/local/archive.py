@@ -81,8 +81,8 @@ def _made_from(folder: Path) -> str:
     environment = without_secrets(os.environ)
     version = subprocess.run([find_java(), "-version"], capture_output=True, env=environment, check=True).stderr
     pyspark = find_spec("pyspark") if folder.name == "spark" else None
-    places = (pyspark and pyspark.submodule_search_locations) or ()
-    folders = [folder, *(Path(place, "jars") for place in places)]
+    packages = (pyspark and pyspark.submodule_search_locations) or ()
+    folders = [folder, *(Path(package, "jars") for package in packages)]
     jars = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for each in folders for jar in each.glob("*.jar")]
     return hashlib.sha256(version + "\n".join(sorted(jars)).encode()).hexdigest()
 
