@@ -1,6 +1,6 @@
 """Pulsar's metadata records of schemas, cursors and topics: their ledgers and cluster stamps.
 
-A stamp attributes a ledger to a BookKeeper cluster. It is the only thing that is ever changed in a record.
+A stamp attributes a ledger to a BookKeeper cluster. Nothing else in a record is ever changed.
 
 Stage: pure, between `wire` and `metadata`. Sources: SchemaStorageFormat.proto of pulsar-broker and MLDataFormats.proto
 of managed-ledger; PIP-477, field 3 of a schema's position for its properties.
@@ -15,24 +15,24 @@ from typing import NamedTuple
 from anabranch.bookkeeper.wire import (
     BadRecord,
     Field,
+    content_field,
     contents_of,
     join_fields,
-    number_of,
     read_fields,
     read_values,
-    with_content,
+    varint_of,
 )
 
 STAMP_PROPERTY = "_pulsar.bookieClusterName"
 BROKERS_OWN = "#pulsar.internal."
-"""Beginning of the cursor properties that only the broker writes, such as those of delayed delivery."""
+"""Prefix of cursor properties that only the broker writes, such as those of delayed delivery."""
 _COMPRESSED = b"\x47\x78"
 _INFO, _INDEX, _POSITION, _POSITION_PROPERTIES = 1, 2, 2, 3
 _CURSOR_PROPERTIES, _POSITION_NUMBERS = 8, 5
 _HASH, _HOLES = 3, (4, 7)
-"""Of an index entry; of a cursor: individualDeletedMessages, batchedEntryDeletionIndexInfo."""
+"""Fields of an index entry; of a cursor: individualDeletedMessages, batchedEntryDeletionIndexInfo."""
 _CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES, _DELETED = 4, 5, 6, 4
-_OF_DATA = frozenset({1, _CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES})
+_DATA_FIELDS = frozenset({1, _CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES})
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SchemaPosition:
     stamp: str | None
     """Value of `STAMP_PROPERTY`."""
     hash: str | None = None
-    """Of the version's content, hex."""
+    """Hash of the version's content, hex."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Cursor:
     """Contents of a subscription's znode."""
 
     ledger: int
-    """-1: its position is in the znode, there is nothing to copy."""
+    """-1: the position is in the znode, so there is no ledger to copy."""
     mark_delete: tuple[int, int]
-    """Ledger and entry; (-1, -1) where the position is in the cursor's ledger only."""
+    """Ledger and entry; (-1, -1) if only the cursor's ledger has the position."""
     properties: Mapping[str, str]
     numbers: Mapping[str, str] = field(default_factory=dict)
     """Properties of the position, such as the ledger of a compacted topic."""
     holes: bytes = b""
-    """What else says which messages were acknowledged: ranges behind the position, and of batches, as they stand."""
+    """Encoded fields of messages acknowledged past the position: ranges, and parts of batches."""
 
     @property
     def stamp(self) -> str | None:
@@ -75,13 +75,13 @@ class DataLedgerPosition(NamedTuple):
     stamp: str | None
     """Value of `STAMP_PROPERTY`, in the properties of PIP-404."""
     offloaded: bool = False
-    """It was offloaded, and is in no BookKeeper cluster any more."""
+    """True: it was offloaded and deleted from BookKeeper."""
     closed_at: int | None = None
-    """Instant of its closing, ms since 1970; None: it is written to."""
+    """Time of closing, ms since 1970; None: it is still being written."""
 
 
 def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
-    """All positions of a schema, each once, by version and ledger. Raises `BadRecord`."""
+    """Return all positions of a schema, without duplicates, by version and ledger. Raises `BadRecord`."""
     positions = set()
     for entry in read_fields(record):
         if entry.number not in (_INFO, _INDEX):
@@ -104,51 +104,50 @@ def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
 
 
 def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
-    """Return the locator with these stamps, by ledger id, on its positions; None removes one."""
+    """Return the locator with its positions stamped; `stamps` by ledger id, None removes one."""
 
     def stamped_position(field: Field) -> Field:
         position = read_fields(field.content)
         ledger = _required_number(position, 1, "ledgerId")
         if ledger not in stamps:
             return field
-        return with_content(_POSITION, _with_property(position, _POSITION_PROPERTIES, stamps[ledger]))
+        return content_field(_POSITION, _with_property(position, _POSITION_PROPERTIES, stamps[ledger]))
 
     def stamped_entry(field: Field) -> Field:
         if field.number not in (_INFO, _INDEX):
             return field
-        inside = [
+        content = join_fields(
             stamped_position(inner) if inner.number == _POSITION else inner for inner in read_fields(field.content)
-        ]
-        content = join_fields(inside)
-        return field if content == field.content else with_content(field.number, content)
+        )
+        return field if content == field.content else content_field(field.number, content)
 
     return join_fields(stamped_entry(field) for field in read_fields(record))
 
 
 def read_cursor(record: bytes) -> Cursor:
     """Parse a cursor's znode. Raises `BadRecord`, also for a compressed one."""
-    fields = _uncompress_record(record)
-    mark_delete = number_of(fields, 2), number_of(fields, 3)
+    fields = _read_uncompressed(record)
+    mark_delete = varint_of(fields, 2), varint_of(fields, 3)
     return Cursor(
         _required_number(fields, 1, "cursorsLedgerId"),
         tuple(-1 if number is None else number for number in mark_delete),  # type: ignore[arg-type]
         _properties(fields, _CURSOR_PROPERTIES),
-        _numbers(fields),
+        _position_numbers(fields),
         join_fields(part for part in fields if part.number in _HOLES),
     )
 
 
 def stamp_cursor(record: bytes, stamp: str | None) -> bytes:
-    """The cursor with this stamp; None takes it away. All else stays."""
-    return _with_property(_uncompress_record(record), _CURSOR_PROPERTIES, stamp)
+    """Return the cursor with this stamp; None removes it."""
+    return _with_property(_read_uncompressed(record), _CURSOR_PROPERTIES, stamp)
 
 
 def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
-    """The data ledgers that a topic's znode names. Raises `BadRecord`, also for one that is compressed."""
+    """Return the data ledgers named in a topic's znode. Raises `BadRecord`, also for a compressed one."""
     _require_uncompressed(record)
     positions = []
     for _, ledger_info in read_values(record, (1,)):
-        fields = read_values(ledger_info, _OF_DATA) if isinstance(ledger_info, bytes) else []
+        fields = read_values(ledger_info, _DATA_FIELDS) if isinstance(ledger_info, bytes) else []
         numbers = {number: value for number, value in fields if isinstance(value, int)}
         if 1 not in numbers:
             raise BadRecord("a record without ledgerId")
@@ -156,12 +155,12 @@ def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
         if len(fields) > len(numbers):
             inside = read_fields(ledger_info) if isinstance(ledger_info, bytes) else []
             stamp = _properties(inside, _LEDGER_PROPERTIES).get(STAMP_PROPERTY)
-            offloaded = any(number_of(read_fields(each), _DELETED) for each in contents_of(inside, _OFFLOAD))
+            offloaded = any(varint_of(read_fields(each), _DELETED) for each in contents_of(inside, _OFFLOAD))
         positions.append(DataLedgerPosition(numbers[1], stamp, offloaded, numbers.get(_CLOSED_AT) or None))
     return tuple(positions)
 
 
-def _uncompress_record(record: bytes) -> list[Field]:
+def _read_uncompressed(record: bytes) -> list[Field]:
     _require_uncompressed(record)
     return read_fields(record)
 
@@ -175,21 +174,17 @@ def _require_uncompressed(record: bytes) -> None:
 
 
 def _required_number(fields: list[Field], number: int, name: str) -> int:
-    value = number_of(fields, number)
+    value = varint_of(fields, number)
     if value is None:
         raise BadRecord(f"a record without {name}")
     return value
 
 
 def _properties(fields: list[Field], number: int) -> dict[str, str]:
-    properties = {}
-    for content in contents_of(fields, number):
-        name, value = _property(content)
-        properties[name] = value
-    return properties
+    return dict(_property(content) for content in contents_of(fields, number))
 
 
-def _numbers(fields: list[Field]) -> dict[str, str]:
+def _position_numbers(fields: list[Field]) -> dict[str, str]:
     numbers = {}
     for content in contents_of(fields, _POSITION_NUMBERS):
         inside = read_fields(content)
@@ -211,19 +206,20 @@ def _property(content: bytes) -> tuple[str, str]:
 
 
 def _with_property(fields: list[Field], number: int, value: str | None) -> bytes:
-    """Return the fields with the stamp, or without any if `value` is None.
+    """Return the encoded fields with this stamp, or without any if `value` is None.
 
-    A new stamp goes where Pulsar's encoders put it: after all lower and equal field numbers.
+    It replaces the first stamp, or goes where Pulsar's encoders put it: after all lower and equal field numbers.
     """
-    there = [
+    stamps = [
         index
         for index, part in enumerate(fields)
         if part.number == number and _property(part.content)[0] == STAMP_PROPERTY
     ]
-    last = max((index + 1 for index, part in enumerate(fields) if part.number <= number), default=0)
-    kept_fields: list[Field | None] = [None if index in there else part for index, part in enumerate(fields)]
+    end = max((index + 1 for index, part in enumerate(fields) if part.number <= number), default=0)
+    position = stamps[0] if stamps else end
+    stamp = []
     if value is not None:
-        content = with_content(1, STAMP_PROPERTY.encode()).raw + with_content(2, value.encode()).raw
-        span = slice(there[0], there[0] + 1) if there else slice(last, last)
-        kept_fields[span] = [with_content(number, content)]
-    return join_fields(part for part in kept_fields if part is not None)
+        content = content_field(1, STAMP_PROPERTY.encode()).raw + content_field(2, value.encode()).raw
+        stamp = [content_field(number, content)]
+    after = [part for index, part in enumerate(fields) if index >= position and index not in stamps]
+    return join_fields([*fields[:position], *stamp, *after])

@@ -1,7 +1,7 @@
-"""Messages of Protocol Buffers as lists of their fields, each with the bytes that it was read from.
+"""Protocol Buffers messages as lists of fields, each with its original bytes.
 
-Stage: under `records`, which changes one field of a message and keeps all others byte for byte, also those that it does
-not know. Source: the encoding guide of Protocol Buffers; groups are refused, no message of Pulsar has one.
+Stage: under `records`, which changes one field of a message and keeps all others byte for byte, unknown ones included.
+Source: the encoding guide of Protocol Buffers. Groups are refused: no message of Pulsar has one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VARINT_BYTES = 10
 
 
 class BadRecord(ValueError):
-    """Bytes that are not the message that they should be; nothing is guessed."""
+    """The bytes are not a valid message of the expected kind."""
 
 
 class Field(NamedTuple):
@@ -23,15 +23,15 @@ class Field(NamedTuple):
     number: int
     kind: int
     value: int
-    """Of a varint, as int64; 0 for other kinds."""
+    """Value of a varint, as int64; 0 for other kinds."""
     content: bytes
-    """Of a field with a length; empty for other kinds."""
+    """Content of a length-delimited field; empty for other kinds."""
     raw: bytes
-    """All of it, with its tag."""
+    """The whole encoded field, tag included."""
 
 
 def read_fields(message: bytes) -> list[Field]:
-    """The fields in their order. Raises `BadRecord`."""
+    """Return the fields in order. Raises `BadRecord`."""
     fields, offset = [], 0
     while offset < len(message):
         start = offset
@@ -54,11 +54,9 @@ def read_fields(message: bytes) -> list[Field]:
 
 
 def read_values(message: bytes, wanted: Collection[int]) -> list[tuple[int, int | bytes]]:
-    """Return number and value of the wanted fields of kinds varint and length-delimited.
+    """Return number and value of the wanted varint and length-delimited fields.
 
-    Several times as fast as `read_fields`, for records with very many of them. Raises `BadRecord` in the same cases.
-
-    For records with very many of them. Raises `BadRecord`, where `read_fields` does.
+    Several times as fast as `read_fields`, for records with very many fields. Raises `BadRecord` in the same cases.
     """
     values: list[tuple[int, int | bytes]] = []
     offset, end = 0, len(message)
@@ -99,25 +97,24 @@ def read_values(message: bytes, wanted: Collection[int]) -> list[tuple[int, int 
 
 
 def join_fields(fields: Iterable[Field]) -> bytes:
-    """The message of these fields."""
+    """Encode fields as a message."""
     return b"".join(field.raw for field in fields)
 
 
-def with_content(number: int, content: bytes) -> Field:
-    """A field with a length: text, bytes or a message."""
-    return Field(
-        number, LENGTH, 0, content, _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content)) + content
-    )
+def content_field(number: int, content: bytes) -> Field:
+    """Return a length-delimited field: text, bytes or a message."""
+    head = _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content))
+    return Field(number, LENGTH, 0, content, head + content)
 
 
-def number_of(fields: Iterable[Field], number: int) -> int | None:
-    """The value of a varint; the last one counts. None: it is not there."""
+def varint_of(fields: Iterable[Field], number: int) -> int | None:
+    """Return the value of the last varint field of that number, or None."""
     values = [field.value for field in fields if field.number == number and field.kind == VARINT]
     return values[-1] if values else None
 
 
 def contents_of(fields: Iterable[Field], number: int) -> list[bytes]:
-    """The contents of all fields of that number."""
+    """Return the contents of all length-delimited fields of that number."""
     return [field.content for field in fields if field.number == number and field.kind == LENGTH]
 
 
