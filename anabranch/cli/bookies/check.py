@@ -1,6 +1,6 @@
-"""`anabranch bookies check`: test the invariants on what the clusters show and what is on record.
+"""`anabranch bookies check`: check the invariants against the clusters and the recorded steps.
 
-Some invariants cannot be observed.
+It names the invariants that cannot be observed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from anabranch.cli.bookies.clusters import Bookies
 
 
-def check_everything(bookies: Bookies, contents: bool, output: str) -> None:
-    """Check everything; with `contents` every entry is read. Exit code 1 when an invariant does not hold."""
+def check_invariants(bookies: Bookies, contents: bool, output: str) -> None:
+    """Print the violations; `contents` also reads every entry. Exit code 1 if there are any."""
     registry = bookies.store.read()
     snapshot = bookies.reader.read_snapshot("check", "whole", None, bookies.progress(registry), registry)
     if registry.directive is not None:
@@ -36,7 +36,7 @@ def check_everything(bookies: Bookies, contents: bool, output: str) -> None:
     answer = decide(snapshot)
     violations = answer.violations
     if contents:
-        violations = [*violations, *_unreadable(bookies, snapshot, registry)]
+        violations = [*violations, *_content_violations(bookies, snapshot, registry)]
     if output == "json":
         click.echo(json.dumps([violation.model_dump(mode="json", by_alias=True) for violation in violations]))
     else:
@@ -53,11 +53,8 @@ def check_everything(bookies: Bookies, contents: bool, output: str) -> None:
         click.echo(f"{records:,} records and their ledgers, {counted:,} data ledgers: all in order{unchecked}")
 
 
-def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
-    """Return violations for schema and cursor ledgers that are unreadable or differ from their digest.
-
-    Each is read whole on the cluster that it is attributed to.
-    """
+def _content_violations(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
+    """Read schema and cursor ledgers where they are attributed; return the unreadable and the changed ones."""
     sidecar, seen = bookies.sidecar(registry), BookieView(snapshot)
     digests = {verified.ledger: verified.sha256 for verified in seen.progress.verified}
     wanted = {

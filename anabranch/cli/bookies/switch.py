@@ -1,4 +1,4 @@
-"""`anabranch bookies switch`, `rollback`, `cleanup`: a rehearsal that writes nothing, or execution.
+"""`anabranch bookies switch`, `rollback` and `cleanup`: rehearse without writing, or carry out.
 
 Stage: under `anabranch.cli.commands.bookies`, over `anabranch.bookkeeper.orchestrator`, which runs the steps.
 """
@@ -31,47 +31,45 @@ if TYPE_CHECKING:
     from anabranch.bookkeeper.term import SwitchTerm
     from anabranch.cli.bookies.clusters import Bookies
 
-_SAY_SECONDS = 10.0
+_PROGRESS_SECONDS = 10.0
 _TAKE_SECONDS = 0.5
-Asked = Literal["switch", "rollback"]
+SwitchOperation = Literal["switch", "rollback"]
 
 
-def rehearse_switch(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
-    """Print the steps that would be taken and their faults. Exit code 1: it would be refused."""
+def rehearse_switch(bookies: Bookies, operation: SwitchOperation, request: Request, output: str) -> None:
+    """Print the planned steps and the problems to expect. Exit code 1 if it would be refused."""
     snapshot = bookies.read_snapshot(operation, "whole", request)
     answer = decide(snapshot)
     planned = answer if operation == "rollback" else _plan_switch(snapshot, answer)
-    refused = answer.gate is not None and answer.gate != "dry-run"
     if output == "json":
         shown = answer.model_copy(update={"steps": planned.steps, "failed_ledgers": planned.failed_ledgers})
         click.echo(shown.model_dump_json(by_alias=True, exclude_none=True))
     else:
         for line in _rehearsal(snapshot, answer, planned):
             click.echo(line)
-    if refused and answer.code != 200:
-        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
-    click.echo("nothing was written; --no-dry-run does it" if not refused else printable(answer.reason or ""), err=True)
+    if _is_held(answer) and answer.code != 200:
+        raise _refusal(answer)
+    click.echo(
+        printable(answer.reason or "") if _is_held(answer) else "nothing was written; --no-dry-run does it", err=True
+    )
 
 
-def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
+def carry_out(bookies: Bookies, operation: SwitchOperation, request: Request, output: str) -> None:
     """Request the operation and work until nothing is left. Exit code 1 if something failed."""
-    with _term(bookies) as right, _progress_bar() as watch:
-        orchestrator = _orchestrator(bookies, right.expectation, watch)
+    with _term(bookies) as term, _progress_bar() as watch:
+        orchestrator = _orchestrator(bookies, term.expectation, watch)
         with _stopped_by_signals(orchestrator):
-            # Only who may act writes a directive, and when nothing of the one before is under way.
+            # Write a directive only in our term, and when no deletion of the previous orchestrator is under way.
             registry, snapshot, answer = _read_request(bookies, operation, request)
-            goes_on = answer.action == "retry" and not answer.failed_ledgers and not answer.not_promoted
-            if answer.directive is not None and not goes_on:
-                if _wait_for_deletions(right):
+            is_resumed = answer.action == "retry" and not answer.failed_ledgers and not answer.not_promoted
+            if answer.directive is not None and not is_resumed:
+                if _wait_for_deletions(term):
                     registry, snapshot, answer = _read_request(bookies, operation, request)
                 try:
-                    bookies.store.write(answer, registry, (right.expectation,))
+                    bookies.store.write(answer, registry, (term.expectation,))
                 except MetadataChanged as error:
                     raise click.ClickException("the registry has changed meanwhile: run the command again") from error
-            try:
-                orchestrator.run(snapshot)
-            except (TermLost, Unsafe) as error:
-                raise click.ClickException(str(error)) from error
+            orchestrator.run(snapshot)
     assert orchestrator.seen is not None
     _print_end(orchestrator.seen, output)
 
@@ -79,36 +77,33 @@ def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str)
 def clean_up(bookies: Bookies, request: Request, output: str) -> None:
     """Print the deletions of a cleanup, or carry them out."""
     if request.dry_run:
-        answer = decide(bookies.read_snapshot("cleanup", "whole", request))
-        _cleanup_said(answer, output)
+        _print_cleanup(decide(bookies.read_snapshot("cleanup", "whole", request)), output)
         return
-    with _term(bookies) as right, _progress_bar() as watch:
-        orchestrator = _orchestrator(bookies, right.expectation, watch)
-        _wait_for_deletions(right)
+    with _term(bookies) as term, _progress_bar() as watch:
+        orchestrator = _orchestrator(bookies, term.expectation, watch)
+        _wait_for_deletions(term)
         with _stopped_by_signals(orchestrator):
-            try:
-                answer, missed = orchestrator.cleanup(request, decide)
-            except (TermLost, Unsafe) as error:
-                raise click.ClickException(str(error)) from error
-    _cleanup_said(answer, output)
+            answer, missed = orchestrator.cleanup(request, decide)
+    _print_cleanup(answer, output)
     if missed:
         raise click.ClickException(f"{missed} ledgers were not deleted: 'anabranch bookies cleanup' says why")
 
 
 def _plan_switch(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
-    """Return the plan as if the directive were written and neither ids nor brokers were in the way."""
+    """Return the plan as if the directive were written and neither ids nor brokers stood in the way."""
     if answer.directive is None:
         settings = snapshot.settings.model_copy(update={"skip_idgen_precheck": True})
-        there = {"settings": settings, "routing": "stopped", "registered_brokers": None}
-        answer = decide(snapshot.model_copy(update=there))
+        cleared = {"settings": settings, "routing": "stopped", "registered_brokers": None}
+        answer = decide(snapshot.model_copy(update=cleared))
     directive = answer.directive
     if directive is None:
         return answer
-    snapshot = snapshot.model_copy(update={"routing": "stopped", "registered_brokers": None})
     progress = snapshot.progress if answer.action == "retry" else Progress(epoch=directive.epoch)
     return plan_steps(
         snapshot.model_copy(
             update={
+                "routing": "stopped",
+                "registered_brokers": None,
                 "operation": "next",
                 "clusters": answer.registry or snapshot.clusters,
                 "directive": directive,
@@ -135,13 +130,10 @@ def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAn
     if planned.steps:
         yield f"steps, as everything is now ({sum(lengths.get(number, 0) for number in copied) / 1e6:,.1f} MB to copy):"
         yield from shown_steps(planned)
-    if planned is not answer:
-        for failing in planned.steps:
-            if failing.action == "fail" and failing.ledger is not None:
-                yield (
-                    f"  would fail: ledger {failing.ledger} of {printable(failing.object)}: {printable(failing.reason)}"
-                )
-                yield f"    {printable(ledger_advice(failing.ledger, failing.reason, source, target))}"
+    for step in planned.steps if planned is not answer else ():
+        if step.action == "fail" and step.ledger is not None:
+            yield f"  would fail: ledger {step.ledger} of {printable(step.object)}: {printable(step.reason)}"
+            yield f"    {printable(ledger_advice(step.ledger, step.reason, source, target))}"
     for loss in answer.losses:
         yield f"  would stay behind: {printable(loss.object)}: {printable(loss.detail)}"
     unknown = [attribution for attribution in planned.attributions if attribution.how == "corruption"]
@@ -150,7 +142,7 @@ def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAn
         yield f"    {printable(ledger_advice(item.ledger, item.reason or '', source, target))}"
 
 
-def _cleanup_said(answer: BookieAnswer, output: str) -> None:
+def _print_cleanup(answer: BookieAnswer, output: str) -> None:
     if output == "json":
         click.echo(answer.model_dump_json(by_alias=True, exclude_none=True))
     else:
@@ -158,10 +150,18 @@ def _cleanup_said(answer: BookieAnswer, output: str) -> None:
             if step.action != "delete":
                 click.echo(f"  kept: ledger {step.ledger} on {printable(str(step.source))}: {printable(step.reason)}")
         click.echo(f"{sum(step.action == 'delete' for step in answer.steps):,} old copies can go")
-    if answer.gate is not None and answer.gate != "dry-run":
-        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
+    if _is_held(answer):
+        raise _refusal(answer)
     if answer.gate == "dry-run":
         click.echo("nothing was deleted; --no-dry-run does it", err=True)
+
+
+def _is_held(answer: BookieAnswer) -> bool:
+    return answer.gate not in (None, "dry-run")
+
+
+def _refusal(answer: BookieAnswer) -> click.ClickException:
+    return click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
 
 
 def _print_end(seen: BookieSnapshot, output: str) -> None:
@@ -186,46 +186,45 @@ def _orchestrator(bookies: Bookies, term: ZnodeWrite, watch: Any) -> SwitchOrche
 
 
 def _read_request(
-    bookies: Bookies, operation: Asked, request: Request
+    bookies: Bookies, operation: SwitchOperation, request: Request
 ) -> tuple[Registry, BookieSnapshot, BookieAnswer]:
     registry = bookies.store.read()
     snapshot = bookies.reader.read_snapshot(operation, "whole", request, bookies.progress(registry), registry)
     answer = decide(snapshot)
     if answer.code != 200:
-        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
+        raise _refusal(answer)
     return registry, snapshot, answer
 
 
 @contextmanager
 def _term(bookies: Bookies) -> Iterator[SwitchTerm]:
-    """The right to act; waits for who has it."""
-    right = bookies.term()
-    if not right.take(_TAKE_SECONDS):
-        held = right.holder()
-        click.echo(
-            f"{printable(held.holder) if held else 'another process'} carries it out; this one takes over when that is "
-            "gone",
-            err=True,
-        )
-        right.take(None)
+    """Hold the term, the right to act; wait while another process has it."""
+    term = bookies.term()
+    if not term.take(_TAKE_SECONDS):
+        current = term.holder()
+        holder = printable(current.holder) if current else "another process"
+        click.echo(f"{holder} carries it out; this one takes over when that is gone", err=True)
+        term.take(None)
     try:
-        yield right
+        yield term
     finally:
-        right.leave()
+        term.leave()
 
 
-def _wait_for_deletions(right: SwitchTerm) -> bool:
+def _wait_for_deletions(term: SwitchTerm) -> bool:
     """Wait until no deletion of the previous orchestrator can be under way; return True after a wait."""
-    if not right.is_after_a_crash:
+    if not term.is_after_a_crash:
         return False
     click.echo(f"the one before did not leave: this one begins in {DELETES_WITHIN_S:.0f} s", err=True)
     time.sleep(DELETES_WITHIN_S + 1)
-    right.settled()
+    term.settled()
     return True
 
 
 @contextmanager
 def _stopped_by_signals(orchestrator: SwitchOrchestrator) -> Iterator[None]:
+    """Stop after the current steps on SIGINT or SIGTERM; report a lost term or unsafe brokers."""
+
     def stop(*_: object) -> None:
         click.echo("stopping after what is being done; the same command goes on", err=True)
         orchestrator.stop()
@@ -233,6 +232,8 @@ def _stopped_by_signals(orchestrator: SwitchOrchestrator) -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except (TermLost, Unsafe) as error:
+        raise click.ClickException(str(error)) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -240,13 +241,13 @@ def _stopped_by_signals(orchestrator: SwitchOrchestrator) -> Iterator[None]:
 
 @contextmanager
 def _progress_bar() -> Iterator[Any]:
-    """A bar on a terminal; else a line every ten seconds."""
+    """Provide a progress bar on a terminal, or a line every ten seconds elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines()
+        yield _ProgressLines()
         return
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console) as bar:
@@ -259,19 +260,21 @@ def _progress_bar() -> Iterator[Any]:
         yield moved
 
 
-class _Lines:
+class _ProgressLines:
+    """Progress as lines, with the time left of the current pass."""
+
     def __init__(self) -> None:
-        self._at, self._since, self._first = 0.0, time.monotonic(), 0
+        self._printed_at, self._pass_began_at, self._done = 0.0, time.monotonic(), 0
 
     def __call__(self, now: Progressed) -> None:
         instant = time.monotonic()
-        if now.done < self._first:
-            self._since = instant
-        self._first = now.done
-        if instant - self._at < _SAY_SECONDS and now.done < now.of:
+        if now.done < self._done:
+            self._pass_began_at = instant
+        self._done = now.done
+        if instant - self._printed_at < _PROGRESS_SECONDS and now.done < now.of:
             return
-        self._at = instant
-        rate = now.done / max(instant - self._since, 1e-3)
+        self._printed_at = instant
+        rate = now.done / max(instant - self._pass_began_at, 1e-3)
         left = (now.of - now.done) / max(rate, 1e-3)
         failed = f", {now.failed} failed" if now.failed else ""
         click.echo(f"{now.phase} {now.action}: {now.done:,} of {now.of:,}{failed}; about {left:.0f} s left", err=True)

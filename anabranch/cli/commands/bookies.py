@@ -236,7 +236,7 @@ def check_invariants(bookies: Bookies, output: str, contents: bool) -> None:
 
     Exit code 1 when one does not hold.
     """
-    from anabranch.cli.bookies.check import check_everything as run
+    from anabranch.cli.bookies.check import check_invariants as run
 
     run(bookies, contents, output)
 
