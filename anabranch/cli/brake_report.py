@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from anabranch.executor.shards.register import read_members
-from anabranch.safeguards.state import standing
+from anabranch.safeguards.state import read_safeguards
 from anabranch.safeguards.windows import may_act, next_change
 from lake.brakes import SafeguardAct
 from schemas.printable import printable
@@ -26,7 +26,7 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
     """All brakes, ready for JSON; times are ISO 8601. Raises `DeltaError` or `OSError`."""
     limits = settings.brakes
     counted_since = now - timedelta(seconds=limits.failures_seconds)
-    brakes = standing(lake, counted_since, now - timedelta(seconds=CALLS_SECONDS), now)
+    brakes = read_safeguards(lake, counted_since, now - timedelta(seconds=CALLS_SECONDS), now)
     resumed = brakes.acts.resumed_at
     return {
         "lake": lake,

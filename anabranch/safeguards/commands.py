@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from anabranch.query.topics import nearest_subjects
-from anabranch.safeguards.state import KnownDecision, known_decisions, replacement_of
+from anabranch.safeguards.state import TrackedDecision, find_decisions, find_replacement
 from lake.brakes import ALL, ActRefused, Acts, BrakeLog, SafeguardAct
 from schemas.kafka.messages import EXPIRED
 
@@ -58,7 +58,7 @@ def judge(
     wanted = list(dict.fromkeys(ids))
     refused: dict[str, str] = {}
     # Read once, however many others brake at the same moment: what ends meanwhile is not acted on anyway.
-    decisions = known_decisions(lake, wanted)
+    decisions = find_decisions(lake, wanted)
 
     def make(acts: Acts) -> list[SafeguardAct]:
         refused.clear()
@@ -84,13 +84,13 @@ def judge(
     written = BrakeLog(lake).write(make)
     for refused_id in refused.keys() & decisions.keys():
         if (decisions[refused_id].end or {}).get("status") != "applied" and (
-            later := replacement_of(lake, decisions[refused_id])
+            later := find_replacement(lake, decisions[refused_id])
         ):
             refused[refused_id] += f"; decided on {decisions[refused_id].subject} since then: {later}"
     return Judged(written, refused)
 
 
-def _ended(decision: KnownDecision) -> str:
+def _ended(decision: TrackedDecision) -> str:
     end = decision.end or {}
     error = str(end["error"] or "")
     if error.startswith(EXPIRED):

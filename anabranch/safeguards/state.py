@@ -1,8 +1,8 @@
-"""State of the executor's brakes: pauses, stops, approvals, counts, and the waiting decisions.
+"""State of the executor's brakes, read from the lake: pauses, stops, approvals, counts, and waiting decisions.
 
-Stage: the read end; `anabranch decisions waiting`, `approve` and `reject` ask here, in an emergency and on a history of
-years. So no table is read as a whole: days, ids and columns are chosen where the files are read. The live screen
-follows the same tables (`anabranch.history.live`).
+Stage: under `anabranch decisions waiting`, `approve` and `reject`, which must be quick on a history of years. So no
+table is read as a whole: reads are limited to days, ids and columns. The live screen follows the same tables
+(`anabranch.history.live`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import reduce
-from operator import and_
+from operator import and_, itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -25,13 +25,14 @@ from schemas.tables.rows import DECISIONS, OUTCOMES, WAITS, Table
 
 INTENT = "intent"
 OPEN_DAYS = 7
-"""Decisions that were taken longer ago are not looked at: an executor that works has ended them (they expire)."""
+"""Older decisions are not read: they have expired."""
 _DAY = timedelta(days=1)
+_at = itemgetter("at")
 
 
 @dataclass(frozen=True)
-class KnownDecision:
-    """A recorded decision, and its progress."""
+class TrackedDecision:
+    """A decision on record, with its progress."""
 
     decision_id: str
     family: str
@@ -40,7 +41,7 @@ class KnownDecision:
     arguments: str
     decided_at: datetime
     begun_at: datetime | None
-    """Of its first intent."""
+    """Time of its first intent."""
     end: StoredRow | None
     """Its terminal row of `outcomes`."""
 
@@ -53,37 +54,37 @@ class SafeguardState:
     open: int
     """Decisions of the last `OPEN_DAYS` without an end."""
     begun: int
-    """Those of them that have an intent on record."""
+    """Open decisions with an intent on record."""
     waiting: tuple[StoredRow, ...]
-    """Newest rows of `waits` that still hold, with the columns of their decisions (`action`, `arguments`, `decided_at`,
-    and its reason as `cause`); by the time of the decision."""
+    """Newest rows of `waits` that still hold, by time of the decision; each has its `action`, `arguments` and
+    `decided_at`, and its reason as `cause`."""
     calls: tuple[StoredRow, ...]
-    """Rows of `outcomes` since the given instant that tell of a call: `subject`, `at`."""
+    """First row of `outcomes` for each call: `subject`, `at`."""
     failures: tuple[datetime, ...]
-    """Ends since then that count as failures."""
+    """Times of the ends that count as failures."""
 
 
-def known_decisions(lake: str, ids: Collection[str]) -> dict[str, KnownDecision]:
-    """Return those of some decisions that are in the lake, by id. Raises `DeltaError` or `OSError`."""
+def find_decisions(lake: str, ids: Collection[str]) -> dict[str, TrackedDecision]:
+    """Return the decisions with these ids that are on record, by id. Raises `DeltaError` or `OSError`."""
     columns = ("decision_id", "family", "subject", "action", "arguments", "decided_at")
     decided = _rows(lake, DECISIONS, columns, _among("decision_id", ids))
     if not decided:
         return {}
-    # By any clock: nothing of a decision is on record a day before it.
+    # Whatever the clocks say, no step of a decision is on record a day before it.
     first = min(row["decided_at"] for row in decided).date() - _DAY
     steps = _rows(lake, OUTCOMES, ("decision_id", "status", "at", "error"), _since(first), _among("decision_id", ids))
     steps.sort(key=_at)
     begun = {row["decision_id"]: row["at"] for row in reversed(steps) if row["status"] == INTENT}
     ends = {row["decision_id"]: row for row in reversed(steps) if row["status"] != INTENT}
     return {
-        row["decision_id"]: KnownDecision(
+        row["decision_id"]: TrackedDecision(
             **row, begun_at=begun.get(row["decision_id"]), end=ends.get(row["decision_id"])
         )
         for row in decided
     }
 
 
-def replacement_of(lake: str, decision: KnownDecision) -> str | None:
+def find_replacement(lake: str, decision: TrackedDecision) -> str | None:
     """Return the newest later decision on the same subject, preferably of the same action and arguments.
 
     Raises `DeltaError` or `OSError`.
@@ -102,11 +103,8 @@ def replacement_of(lake: str, decision: KnownDecision) -> str | None:
     return later[-1]["decision_id"] if later else None
 
 
-def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime) -> SafeguardState:
-    """Return the current state of the brakes.
-
-    Failures count from `since` on, calls from `is_call_since` on. Raises `DeltaError` or `OSError`.
-    """
+def read_safeguards(lake: str, failures_since: datetime, calls_since: datetime, now: datetime) -> SafeguardState:
+    """Return the current state of the brakes. Raises `DeltaError` or `OSError`."""
     reader = BrakeReader(lake)
     reader.read()
     columns = ("decision_id", "subject", "action", "arguments", "reason", "decided_at")
@@ -118,25 +116,18 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
         for row in _rows(lake, DECISIONS, columns, _among("day", days), _among("decision_id", ids))
     }
     of_open = (_since(min(days, default=now.date()) - _DAY), _among("decision_id", ids))
-    newest = {
-        row["decision_id"]: row["at"] for row in sorted(_rows(lake, OUTCOMES, ("decision_id", "at"), *of_open), key=_at)
-    }
-    waits = {
-        row["decision_id"]: row
-        for row in sorted(
-            _rows(lake, WAITS, ("decision_id", "subject", "brake", "reason", "until", "at"), *of_open), key=_at
-        )
-    }
+    steps = _newest_rows(lake, OUTCOMES, ("decision_id", "at"), *of_open)
+    waits = _newest_rows(lake, WAITS, ("decision_id", "subject", "brake", "reason", "until", "at"), *of_open)
     waiting = [
         {
-            **row,
+            **wait,
             **{name: decided[identity][name] for name in ("action", "arguments", "decided_at")},
             "cause": decided[identity]["reason"],
         }
-        for identity, row in waits.items()
-        if identity in decided and (identity not in newest or newest[identity] < row["at"])
+        for identity, wait in waits.items()
+        if identity in decided and (identity not in steps or steps[identity]["at"] < wait["at"])
     ]
-    first = min(since, is_call_since)
+    first = min(failures_since, calls_since)
     recent = _rows(
         lake,
         OUTCOMES,
@@ -145,18 +136,19 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
         pc.field("at") > pa.scalar(first),
     )
     recent.sort(key=_at)
-    # A call counts at the first row that knows of it.
+    # A call counts from its first row.
     calls = {(row["decision_id"], row["attempt"]): row for row in reversed(recent) if row["attempt"]}
     return SafeguardState(
         acts=reader.acts,
         open=len(decided),
-        begun=len(newest.keys() & decided.keys()),
+        begun=len(steps.keys() & decided.keys()),
         waiting=tuple(sorted(waiting, key=lambda row: row["decided_at"])),
-        calls=tuple(row for row in calls.values() if row["at"] > is_call_since),
+        calls=tuple(row for row in calls.values() if row["at"] > calls_since),
         failures=tuple(
             row["at"]
             for row in recent
-            if row["at"] > since and (row["status"] == "failed" or (row["status"] == "rejected" and row["attempt"]))
+            if row["at"] > failures_since
+            and (row["status"] == "failed" or (row["status"] == "rejected" and row["attempt"]))
         ),
     )
 
@@ -177,10 +169,11 @@ def _among(column: str, values: Collection[Any]) -> pc.Expression:
     return pc.field(column).isin(list(values)) if values else pc.scalar(False)
 
 
-def _at(row: StoredRow) -> Any:
-    return row["at"]
-
-
 def _rows(lake: str, table: Table, columns: tuple[str, ...], *where: pc.Expression) -> list[StoredRow]:
     rows: list[StoredRow] = read_columns(lake, table, columns, reduce(and_, where)).to_pylist()
     return rows
+
+
+def _newest_rows(lake: str, table: Table, columns: tuple[str, ...], *where: pc.Expression) -> dict[str, StoredRow]:
+    """Return the newest row of each decision, by its id."""
+    return {row["decision_id"]: row for row in sorted(_rows(lake, table, columns, *where), key=_at)}

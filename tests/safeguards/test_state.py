@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 
 from anabranch.safeguards import commands as acting
 from anabranch.safeguards import state
-from anabranch.safeguards.state import OPEN_DAYS, known_decisions, replacement_of, standing
+from anabranch.safeguards.state import OPEN_DAYS, find_decisions, find_replacement, read_safeguards
 from lake.brakes import ALL, BrakeLog, SafeguardAct
 from lake.files import table_path
 from lake.tables import create_lake, read_columns
@@ -103,7 +103,7 @@ def lake(tmp_path):
 
 
 def test_open_decisions_are_those_of_the_last_days(lake):
-    found = standing(lake, NOW - 10 * DAY, NOW - MINUTE, NOW)
+    found = read_safeguards(lake, NOW - 10 * DAY, NOW - MINUTE, NOW)
     assert (found.open, found.begun) == (3, 1)
     assert [row["decision_id"] for row in found.waiting] == ["waits"]
     assert [row["decision_id"] for row in found.calls] == ["begun"]
@@ -112,18 +112,18 @@ def test_open_decisions_are_those_of_the_last_days(lake):
 
 def test_an_empty_lake_has_nothing_open(tmp_path):
     create_lake(tmp_path)
-    found = standing(str(tmp_path), NOW - DAY, NOW - MINUTE, NOW)
+    found = read_safeguards(str(tmp_path), NOW - DAY, NOW - MINUTE, NOW)
     assert (found.open, found.begun, found.waiting, found.calls) == (0, 0, (), ())
-    assert known_decisions(str(tmp_path), ["none"]) == {}
+    assert find_decisions(str(tmp_path), ["none"]) == {}
 
 
 def test_a_decision_is_known_with_its_steps(lake):
-    known = known_decisions(lake, ["begun", "ended", "none"])
+    known = find_decisions(lake, ["begun", "ended", "none"])
     assert {one: (each.begun_at is not None, each.end and each.end["status"]) for one, each in known.items()} == {
         "begun": (True, None),
         "ended": (True, "failed"),
     }
-    assert replacement_of(lake, known["ended"]) == "waits"
+    assert find_replacement(lake, known["ended"]) == "waits"
 
 
 def test_a_race_reads_the_brakes_alone_again(lake, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_race_reads_the_brakes_alone_again(lake, monkeypatch):
 
     def known(*asked):
         reads.append(asked)
-        return known_decisions(*asked)
+        return find_decisions(*asked)
 
     def now():
         races.append(NOW)
@@ -139,7 +139,7 @@ def test_a_race_reads_the_brakes_alone_again(lake, monkeypatch):
             BrakeLog(lake).write(lambda _: [SafeguardAct("pause", ALL, "first", "bob", NOW)])
         return NOW
 
-    monkeypatch.setattr(acting, "known_decisions", known)
+    monkeypatch.setattr(acting, "find_decisions", known)
     monkeypatch.setattr(acting, "utc_now", now)
     judged = acting.judge(lake, "approve", ["waits"], "fine", "ann", 3600)
     assert ([act.number for act in judged.written], len(races), len(reads)) == ([2], 2, 1)
@@ -164,6 +164,6 @@ def test_old_ended_decisions_are_not_read(lake, monkeypatch):
         return rows
 
     monkeypatch.setattr(state, "read_columns", counting)
-    assert standing(lake, NOW - 10 * DAY, NOW - MINUTE, NOW).open == 3
-    assert replacement_of(lake, known_decisions(lake, ["begun"])["begun"]) == "waits"
+    assert read_safeguards(lake, NOW - 10 * DAY, NOW - MINUTE, NOW).open == 3
+    assert find_replacement(lake, find_decisions(lake, ["begun"])["begun"]) == "waits"
     assert 0 < sum(read) < 40, read
