@@ -85,7 +85,7 @@ class ScalableTopicService:
         if sum(len(key.encode()) + len(value.encode()) for key, value in properties.items()) > MAX_PROPERTIES_BYTES:
             raise PreconditionFailed(f"the properties are above {MAX_PROPERTIES_BYTES} bytes")
         now = self._now_ms()
-        self._segments.of_life(now).check_topic(topic)
+        self._segments.of_incarnation(now).check_topic(topic)
         with self._operations.locked(topic) as term:
             if self._store.has_topic(topic):
                 raise Conflict(f"Scalable topic already exists: {topic}")
@@ -132,7 +132,7 @@ class ScalableTopicService:
             except (Conflict, Unavailable):
                 # Another leader undoes this creation as far as it sees it.
                 for segment in layout.segments.values():
-                    self._segments.of_life(layout.created_at_ms).delete(segment_topic(topic, segment))
+                    self._segments.of_incarnation(layout.created_at_ms).delete(segment_topic(topic, segment))
                 raise
 
     def delete_topic(self, topic: str) -> None:

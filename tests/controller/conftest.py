@@ -86,7 +86,7 @@ class RunningController:
 
     def segments(self, topic: str) -> SegmentStore:
         """The segments of the present life of a topic."""
-        return self.node.segments.of_life(self.life(topic))
+        return self.node.segments.of_incarnation(self.life(topic))
 
     def stop(self) -> None:
         """Begin a clean stop."""

@@ -112,6 +112,6 @@ class Removal:
         return metadata
 
     def _delete_segments(self, operation: Operation, life: int | None, descriptors: Sequence[str] = ()) -> None:
-        segments = self._segments.of_life(life)
+        segments = self._segments.of_incarnation(life)
         for descriptor in dict.fromkeys((*descriptors, *operation.segments)):
             segments.delete(segment_topic_name(operation.topic, descriptor))

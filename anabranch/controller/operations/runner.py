@@ -89,7 +89,7 @@ class OperationRunner:
                     f"{topic}: the {kind} is meant for the layout {meant_for}, this one is {stored.layout.tag}"
                 )
             planned = self._plan(topic, kind, segments, stored.layout, decision_id, bucket_count)
-            self._segments.of_life(stored.layout.created_at_ms).check_topic(topic)
+            self._segments.of_incarnation(stored.layout.created_at_ms).check_topic(topic)
             self._unsettled.add(topic)
             self.save(term, planned)
             _must_be_done(self._resume(term, planned))
@@ -195,7 +195,7 @@ class OperationRunner:
         begun = self._store.open_creation(term.topic)
         if begun is None:
             return
-        segments = self._segments.of_life(begun.created_at_ms)
+        segments = self._segments.of_incarnation(begun.created_at_ms)
         for segment in SegmentLayout.from_metadata(begun).segments.values():
             segments.delete(segment_topic(term.topic, segment))
         self._store.end_life(begun.created_at_ms)
@@ -209,7 +209,7 @@ class OperationRunner:
         layouts = StoredLayouts(self._store, term, self._now_ms)
         stored = layouts.read(term.topic)
         life = stored.layout.created_at_ms if stored else None
-        segments = self._segments.of_layout(stored.layout) if stored else self._segments.of_life(None)
+        segments = self._segments.of_layout(stored.layout) if stored else self._segments.of_incarnation(None)
         try:
             return resume(operation, segments, layouts, lambda after: self.save(term, after))
         except (ControllerError, StoreError):
@@ -224,7 +224,7 @@ class OperationRunner:
             layout = self._store.synced().layout_json(topic)
             if layout is None or life_of(layout) != life:
                 for child in children:
-                    self._segments.of_life(life).delete(child)
+                    self._segments.of_incarnation(life).delete(child)
             self._perhaps_left.remove(left)
 
 

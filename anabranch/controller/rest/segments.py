@@ -31,7 +31,7 @@ def _segments(request: Request, service: Service, topic: Topic) -> SegmentStore:
     store = cast(SegmentStore, request.app.state.segments)
     if isinstance(store, NoSegments):
         raise HTTPException(404)
-    return store.of_life(service.life(topic))
+    return store.of_incarnation(service.life(topic))
 
 
 async def _descriptor(descriptor: str) -> str:

@@ -1,6 +1,6 @@
 """Interface of a store of segment topics (PIP-468 "Segment Topic Management").
 
-Every operation is idempotent: a caller that was killed repeats it, and finished parts stay unchanged.
+Every operation is idempotent: a caller that was killed repeats it, and completed parts stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Target = int | Literal["latest"]
 
 
 class SegmentStoreError(ControllerError):
-    """The store of segments does not answer or refuses; the work may be partly done: repeat it."""
+    """The store does not answer or refuses; the operation may be partly done: repeat it."""
 
     status = 503
 
@@ -76,19 +76,19 @@ class SegmentStore(ABC):
     """
 
     @abstractmethod
-    def of_life(self, created_at: int | None) -> SegmentStore:
-        """Return a store restricted to one incarnation of a topic, `created_at_ms` of its layout.
+    def of_incarnation(self, created_at: int | None) -> SegmentStore:
+        """Return a store restricted to the incarnation of a topic that was created at `created_at`, in ms.
 
         None: only segments made by an older controller, which knew no incarnations.
         """
 
     def of_layout(self, layout: SegmentLayout) -> SegmentStore:
-        """Return a store restricted to the incarnation of a layout, that also knows its adopted segments."""
-        return self.of_life(layout.created_at_ms)
+        """Return a store restricted to the incarnation of a layout; it also knows the adopted segments."""
+        return self.of_incarnation(layout.created_at_ms)
 
     @abstractmethod
     def answers(self) -> bool:
-        """Return within some seconds whether the store answers now; never raises."""
+        """Return True if the store answers within some seconds; never raises."""
 
     @abstractmethod
     def check_topic(self, topic: str) -> None:
@@ -98,14 +98,14 @@ class SegmentStore(ABC):
     def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
         """Create a segment topic with subscriptions at its start; return its name (PIP-468 "Create Segment").
 
-        An existing one is unchanged: its messages, subscriptions, positions and termination.
+        An existing one stays as it is: messages, subscriptions, positions and termination.
         """
 
     @abstractmethod
     def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
         """Create a subscription; an existing one keeps its position. Raises `SegmentNotFound`.
 
-        One whose consumers connected before it was created starts at their position.
+        If its consumers connected earlier, it starts at their position.
         """
 
     @abstractmethod
@@ -122,7 +122,7 @@ class SegmentStore(ABC):
 
     @abstractmethod
     def seek(self, segment: str, subscription: str, target: Target) -> None:
-        """Move a subscription, forward or back; if no message is that recent, past the last one.
+        """Move a subscription to a target; past the last message if none is that recent.
 
         Raises `SegmentNotFound`, `SubscriptionNotFound`, and `SubscriptionInUse`, leaving the position unchanged.
         """
@@ -153,10 +153,9 @@ class SegmentStore(ABC):
 
     @abstractmethod
     def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
-        """Return unacknowledged messages of each subscription of a segment, and of each of those given.
+        """Return unacknowledged messages by subscription: all of the segment, and those given.
 
-        None: it has no position there, because it was never created there or lost it, so its progress is unknown.
-        Raises `SegmentNotFound`.
+        None: it has no position there, so its progress is unknown. Raises `SegmentNotFound`.
         """
 
     @abstractmethod

@@ -100,13 +100,13 @@ class KafkaSegments(SegmentStore):
         self._life: int | None = None
         self._has_transactions = False
 
-    def of_life(self, created_at: int | None) -> KafkaSegments:
+    def of_incarnation(self, created_at: int | None) -> KafkaSegments:
         other = copy.copy(self)
         other._life, other._positions = created_at, Positions(self._kafka, created_at)
         return other
 
     def of_layout(self, layout: SegmentLayout) -> KafkaSegments:
-        other = self.of_life(layout.created_at_ms)
+        other = self.of_incarnation(layout.created_at_ms)
         other._has_transactions = layout.properties.get("transactions") == "true"
         adopted = {id: adopted_partition(segment.legacy_topic_name) for id, segment in layout.segments.items()}
         partitions = {id: partition for id, partition in adopted.items() if partition is not None}

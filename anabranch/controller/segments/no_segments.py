@@ -14,7 +14,7 @@ from schemas.metadata import HashRange
 class NoSegments(SegmentStore):
     """Segments without messages: never terminated, without subscriptions, without a backlog."""
 
-    def of_life(self, created_at: int | None) -> SegmentStore:
+    def of_incarnation(self, created_at: int | None) -> SegmentStore:
         return self
 
     def answers(self) -> bool:

@@ -62,7 +62,7 @@ class SegmentOwners:
         owners: dict[str, str] | None = None
         try:
             if time.monotonic() >= self._not_before:
-                owners = self._segments.of_life(life).owners(segments)
+                owners = self._segments.of_incarnation(life).owners(segments)
         except ControllerError as error:
             self._not_before = time.monotonic() + PAUSE_SECONDS
             log.info("the owners of the segments of %s are not known now: %s", topic, error)

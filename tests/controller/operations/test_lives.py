@@ -117,7 +117,7 @@ def test_frozen_leader_spares_next_incarnation(
     frozen.join(60)
     assert not frozen.is_alive()
     assert (life or 0) > (earlier or 0)
-    living = new.segments.of_life(life)
+    living = new.segments.of_incarnation(life)
     assert living.stats(segment).backlog == {"s": 3}
     assert not living.is_terminated(segment)
     assert in_kafka(kafka, name) == [(segment, life)]
@@ -165,7 +165,7 @@ def test_older_release_segments_keep_their_names(
     node.service.create_topic(topic, 1, {})
     stored = node.store.existing_topic(topic)
     segment = f"segment://{name}/0000-ffff-0"
-    node.segments.of_life(stored.metadata.created_at_ms).delete(segment)
+    node.segments.of_incarnation(stored.metadata.created_at_ms).delete(segment)
     with node.store.write(node.leaders.lead(topic)) as transaction:
         transaction.replace_layout(topic, stored.version, stored.metadata.model_copy(update={"created_at_ms": None}))
     node.segments.create(topic, 0, stored.metadata.segments[0].hash_range)

@@ -133,7 +133,7 @@ def check_nothing_lost(client: httpx.Client, segments: KafkaSegments, parent: st
     """The split ends; all messages and the subscription are there; a deletion leaves no segment."""
     wait_until(lambda: newest(client)["step"] == "done", 60)
     layout = SegmentLayout.from_metadata(layout_of(client))
-    segments = segments.of_life(layout.created_at_ms)
+    segments = segments.of_incarnation(layout.created_at_ms)
     assert segments.is_terminated(parent)
     assert segments.backlog(parent, "billing") == 5
     for child in layout.active:

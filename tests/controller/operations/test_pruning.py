@@ -66,7 +66,7 @@ def reasons(node: Node, topic: str) -> dict[int, str]:
 
 @pytest.mark.broker
 def test_subscription_with_lost_position_starts_over(kafka: str, name: str, node: Node) -> None:
-    segment, segments = f"segment://{name}/0000-ffff-0", node.segments.of_life(LIFE)
+    segment, segments = f"segment://{name}/0000-ffff-0", node.segments.of_incarnation(LIFE)
     assert prune(node) == 0
     assert reasons(node, f"topic://{name}") == {0: "the subscription billing has 3 messages of it to read"}
     lose_position(kafka, segment)
@@ -88,7 +88,7 @@ def test_known_read_positions_not_delivered_again(kafka: str, name: str, node: N
     node.registry.save_progress(topic, "billing", [0], {}, node.registry.life(topic, "billing"))
     lose_position(kafka, segment)
     node.registry.position(topic, "billing")
-    assert node.segments.of_life(LIFE).backlog(segment, "billing") == 0
+    assert node.segments.of_incarnation(LIFE).backlog(segment, "billing") == 0
     lose_position(kafka, segment)
     assert prune(node) == 1
 
@@ -107,7 +107,7 @@ def test_kill_before_positions_prunes_nothing_unread(
         with pytest.raises(httpx.TransportError):
             client.put(f"{path}/subscriptions/billing")
         assert process.wait(30) == -signal.SIGKILL
-    segments = kafka_segments.of_life(life)
+    segments = kafka_segments.of_incarnation(life)
     assert segments.subscriptions(segment) == []
     with run_controller(
         tmp_path / "layouts.db", segments=kafka_segments, retention_seconds=0, prune_seconds=0.05
@@ -129,7 +129,7 @@ def test_segment_unknown_to_one_broker_not_gone(
     topic_of, silent = KafkaSegments._topic, ["silent"]
     monkeypatch.setattr(KafkaSegments, "_topic", lambda *asked: None if silent and silent.pop() else topic_of(*asked))
     segment = f"segment://{name}/0000-ffff-0"
-    assert node.segments.of_life(LIFE).unread(segment, ["billing"]) == {"billing": 3}
+    assert node.segments.of_incarnation(LIFE).unread(segment, ["billing"]) == {"billing": 3}
     assert not silent
 
 

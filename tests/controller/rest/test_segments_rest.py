@@ -21,7 +21,7 @@ NEW = "/admin/v2/segments/acme/segrest/t/8000-ffff-7"
 
 @pytest.fixture(scope="module")
 def segments(kafka_segments: KafkaSegments) -> KafkaSegments:
-    return kafka_segments.of_life(LIFE)
+    return kafka_segments.of_incarnation(LIFE)
 
 
 @pytest.fixture(scope="module")

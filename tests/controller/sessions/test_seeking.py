@@ -38,7 +38,7 @@ VALUES = [b"a", b"b", b"c", b"d"]
 
 @pytest.fixture(scope="module")
 def segments(kafka_segments: KafkaSegments) -> KafkaSegments:
-    return kafka_segments.of_life(LIFE)
+    return kafka_segments.of_incarnation(LIFE)
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_interrupted_seek_is_503_and_repeatable(kafka: str, tmp_path: Path, monk
         assert one.assigned() == (1, [1, 2])
         segments.unreachable = (UPPER_CHILD,)
         assert seek(running, 0).status_code == 503
-        assert segments.of_life(LIFE).backlog(WHOLE_SEGMENT, "s") == 4
+        assert segments.of_incarnation(LIFE).backlog(WHOLE_SEGMENT, "s") == 4
         assert one.assigned() == (1, [0])
         segments.unreachable = ()
         assert seek(running, 9_000).status_code == 204
@@ -310,7 +310,7 @@ def test_seek_during_split_waits_and_moves_all(kafka: str, tmp_path: Path) -> No
         segments.may_go_on.set()
         for call in calls:
             call.join()
-        living = segments.of_life(LIFE)
+        living = segments.of_incarnation(LIFE)
         assert [living.backlog(one, "s") for one in (WHOLE_SEGMENT, LOWER_CHILD, UPPER_CHILD)] == [0, 0, 0]
         write(kafka, LOWER_CHILD, [b"new"])
         assert resumed(kafka, LOWER_CHILD, "s", 1) == [b"new"]
@@ -334,10 +334,10 @@ def test_deleted_subscription_frees_its_name(kafka: str, running: RunningControl
         one.register(1, "a")
         assert (one.next()["status"], running.client.put(of_subscription).status_code) == (412, 412)
         operations.resume_open()
-        assert segments.of_life(LIFE).subscriptions(WHOLE_SEGMENT) == ["s"]
+        assert segments.of_incarnation(LIFE).subscriptions(WHOLE_SEGMENT) == ["s"]
         split(running)
         reader.close()
         operations.resume_open()
-        assert segments.of_life(LIFE).subscriptions(WHOLE_SEGMENT) == []
+        assert segments.of_incarnation(LIFE).subscriptions(WHOLE_SEGMENT) == []
         assert running.client.put(of_subscription).status_code == 204
     assert resumed(kafka, WHOLE_SEGMENT, "s", 4) == VALUES

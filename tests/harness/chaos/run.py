@@ -332,7 +332,9 @@ def _segment_topics(bootstrap: str, topic: str, life: int | None) -> Mapping[str
     names = AdminClient(kafka.librdkafka({"log_level": 0})).list_topics(timeout=10).topics
     found = [segment_of(name) for name in names if name.startswith("segment..")]
     return {
-        one.segment if one.life == life else kafka_topic(*one): segments.of_life(one.life).is_terminated(one.segment)
+        one.segment if one.life == life else kafka_topic(*one): segments.of_incarnation(one.life).is_terminated(
+            one.segment
+        )
         for one in found
         if one.segment.startswith(prefix)
     }
