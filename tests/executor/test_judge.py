@@ -154,6 +154,13 @@ def test_merges_with_others_are_not_this_merge():
     assert isinstance(judge(decision(four, 1, 2), layout, may_have_called=True), Superseded)
 
 
+def test_merge_with_a_successor_is_not_this_merge():
+    """Somebody has replaced a segment by one of the same range, and merged that: pruning leaves one parent of ours."""
+    replaced = TWO.rebucket_segment(1, 4, NOW)
+    layout = replaced.merge_segments(0, 2, NOW).prune_segment(1)
+    assert isinstance(judge(decision(TWO, 0, 1), layout, may_have_called=True), Superseded)
+
+
 def test_epoch_moved_by_pruning_changes_nothing():
     before = TWO.split_segment(0, NOW)
     after = before.prune_segment(0)
