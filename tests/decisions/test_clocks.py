@@ -143,6 +143,14 @@ def test_clocks_in_columns_equal_clocks_one_by_one(rows):
         assert all_of_them(columns[0], columns[2]).tolist() == column(map(one, before, at)).tolist()
 
 
+@given(st.lists(st.tuples(instants, st.booleans(), instants, st.booleans(), st.integers(0, 9)), min_size=1))
+def test_pauses_in_columns_equal_pauses_one_by_one(rows):
+    before, known, since, cold, at = (list(values) for values in zip(*rows, strict=True))
+    columns = column(before), np.array(known, np.bool_), column(since), np.array(cold, np.bool_), column(at)
+    expected = column(map(single_samples.returned_after_sample, before, known, since, cold, at))
+    assert clocks.returned_after_sample_all(*columns).tolist() == expected.tolist()
+
+
 MINUTES = 60_000
 TOLD = clocks.MAX_CLOCK_SKEW_MS
 
