@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from engine.bundles.clusters import ClusterState, OpenBundleDecision
 from engine.bundles.codec import pack, unpack
 from engine.bundles.cycle import run_cycle, snapshot_of
 from engine.kernel.packed import StoredPart
@@ -170,6 +171,20 @@ def test_reported_load_of_open_move_is_not_replaced():
     assert move["bundle"] in state.moves
     assert projected_stats(state, destination)[move["bundle"]].msg_rate_in == 300.0
     assert move["bundle"] not in projected_stats(state, move["sourceBroker"])
+
+
+def test_source_of_another_move_stays_unloaded():
+    """One of its moves was not made: the other one still counts as an unload of the broker."""
+    bundles, state = (bundle(0), bundle(1)), ClusterState("west")
+    for name in bundles:
+        state.open_decision(name, OpenBundleDecision(name, "unload", NOW), NAMES[0], NAMES[1])
+    memory = {"recently_unloaded_bundles": dict.fromkeys(bundles, NOW), "recently_unloaded_brokers": {NAMES[0]: NOW}}
+    state.memory = state.memory.model_copy(update=memory)
+    left = []
+    for name in bundles:
+        state.cancel_move(name)
+        left.append((state.memory.recently_unloaded_bundles, state.memory.recently_unloaded_brokers))
+    assert left == [({bundle(1): NOW}, {NAMES[0]: NOW}), ({}, {})]
 
 
 class Lagging(Fleet):
