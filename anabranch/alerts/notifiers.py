@@ -93,7 +93,8 @@ class Notifier:
             now = time.monotonic()
             if now < not_before:
                 continue
-            repeats = repeats or self._due_repeats(now)
+            # Not those whose alert has a newer notice since, told or given up.
+            repeats = [notice for notice in repeats if self._is_repeated(notice)] or self._due_repeats(now)
             batch = self._next(waiting, repeats)
             if not batch:
                 repeats = []
@@ -123,8 +124,7 @@ class Notifier:
                         log.error("%s rejects %s for good: %s", self.name, notice.notice_id, fault)
                     self.settled.put((notice, "told" if fault is None else "rejected", fault))
             waiting = [notice for notice in waiting if id(notice) not in sent]
-            # A newer notice of the same alert replaces what was due for repetition before it.
-            repeats = [notice for notice in repeats if id(notice) not in sent and self._is_repeated(notice)]
+            repeats = [notice for notice in repeats if id(notice) not in sent]
 
     def _next(self, waiting: Sequence[Notice], repeats: Sequence[Notice]) -> list[Notice]:
         """Return the notices to send together: new ones first, then repetitions for alerts without a new one."""

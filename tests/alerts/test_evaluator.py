@@ -274,6 +274,22 @@ def test_refusing_receiver_notified_on_recovery(lake, receiver):
     assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
 
 
+def test_failed_commit_loses_no_delivery(lake, receiver, monkeypatch):
+    """What became of a notice is recorded once the lake can be written again; else it would be sent again."""
+
+    def fails(*_, **__):
+        raise OSError("the disk is full")
+
+    with evaluating(lake, receiver, Clock(101)) as evaluator:
+        evaluator.round()
+        wait_until(lambda: not evaluator._notifiers["hook"].settled.empty())
+        monkeypatch.setattr(OpenTable, "append", fails)
+        with pytest.raises(OSError, match="full"):
+            evaluator.settle()
+        monkeypatch.undo()
+        assert settled(evaluator, lake) == ["told"]
+
+
 def test_undelivered_notice_dropped_after_a_day(lake, receiver):
     receiver.status, clock = 500, Clock(101)
     with evaluating(lake, receiver, clock) as evaluator:

@@ -215,6 +215,28 @@ def test_resolved_alert_repeated_for_15_minutes(receiver):
         wait_until(lambda: topics(receiver.bodies[-1]) == ["fires"])
 
 
+def test_undelivered_resolution_ends_the_repetition(receiver):
+    """After a day without an answer: the receiver forgets the alert, instead of hearing for ever that it fires."""
+    started, offset, answers = utc_now(), [0.0], [200]
+    receiver.answers = lambda body: (answers[0], {})
+    repeating = sender("alertmanager", receiver.url)
+    repeating.resend_seconds = 0.05
+    notifier, found = Notifier("d", repeating, lambda: started + timedelta(seconds=offset[0]), max_delay=0.02), {}
+    firing = notice("a")
+    with delivering(notifier):
+        notifier.enqueue_notice(firing)
+        wait_until(lambda: settled(notifier, found))
+        answers[0] = 500
+        notifier.enqueue_notice(notice("a", "resolved", since=firing.alert.since))
+        wait_until(lambda: notifier.waiting)
+        offset[0] = 86_410
+        wait_until(lambda: settled(notifier, found)["a"][0] == "untold")
+        answers[0], before = 200, len(receiver.bodies)
+        notifier.enqueue_notice(notice("b"))
+        wait_until(lambda: len([body for body in receiver.bodies[before:] if "b" in topics(body)]) > 2)
+    assert [topics(body) for body in receiver.bodies[-2:]] == [["b"], ["b"]]
+
+
 def test_alert_resolved_during_an_outage_stays_resolved(receiver):
     """Its repetition as firing is due when the resolution comes, and neither gets through."""
     firing, status = notice("a"), [200]
