@@ -81,6 +81,14 @@ def test_outline_orders_like_the_whole_table(steps, data):
         assert by_day.goes_on_after(instant) == full.goes_on_after(instant)
 
 
+def test_batch_at_midnight_is_of_the_day_it_begins():
+    midnight, day = EPOCH + timedelta(days=10), 10 * DAY_MS
+    assert Batches(batches([("g", 0, day - 1), ("g", 1, day)])).is_parted(midnight)
+    assert not Batches(batches([("g", 0, day), ("g", 1, day - 1)])).is_parted(midnight)
+    assert Batches(batches([("g", 0, day)])).goes_on_after(midnight)
+    assert not Batches(batches([("g", 0, day - 1)])).goes_on_after(midnight)
+
+
 @given(STEPS)
 def test_row_of_a_left_out_batch_keeps_its_generation(steps):
     """A hold may be of a batch whose own row is forgotten: it comes before the rows of later batches."""

@@ -21,7 +21,7 @@ from anabranch.query.wording import millis
 from anabranch.web import asking
 from anabranch.web.curves import load_columns
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
-from anabranch.web.past import Sample, read_holds, read_loads, read_silences
+from anabranch.web.past import Sample, read_decisions, read_holds, read_loads, read_silences
 from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
@@ -294,6 +294,14 @@ def test_hostile_policy_is_a_policy_error(text, times, end):
     with pytest.raises(PolicyError):
         read_policy(text + times[0] * times[1] + end)
     assert time.process_time() - began < 1
+
+
+def test_end_counts_before_an_intent_of_a_faster_clock(tmp_path):
+    """Another executor looked at the decision before it was over; its clock is ahead of the one that ended it."""
+    lake = str(tmp_path / "lake")
+    write(lake, decision(0), outcome("d1", "applied", 5), outcome("d1", "intent", 9))
+    [mark] = read_decisions(lake, ORDERS, at(0), at(10))
+    assert mark.status == "applied"
 
 
 def test_holds_of_a_window_stand_in_it(tmp_path):
