@@ -19,7 +19,7 @@ from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD,
 from tests.engine.records import configured, layout, record, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.local.lake import outcome, write
+from tests.local.lake import layout_event, layout_json, outcome, write
 from tests.web.pages import page, table_of
 
 RATES = {"msgRateIn": 50_000.0, "bytesRateIn": 4_000_000.0, "msgRateOut": 60.0, "bytesRateOut": 7_000.0}
@@ -104,6 +104,17 @@ def test_timeline_says_what_was_seen_in_words(lake):
     text = page(lake).get(f"/decision?id={decided}").text
     assert "saw epoch 2, 2 active segments, segment 0 sealed with children 1 and 2" in text
     assert "{&#34;epoch&#34;:2" not in text
+
+
+def test_timeline_has_the_layouts_of_this_decision_only(lake):
+    """Decisions of one evaluation change the topic one after the other."""
+    on = {"accepted_at": WHEN, "at": WHEN, "day": WHEN.date()}
+    made = layout_event(layout_json((0, 0, 65_535)), 0, topic=NAMES[0]).model_copy(update=on)
+    ours, other = ({"epoch": 7, "decision_id": id_of(lake)}, {"epoch": 8, "decision_id": "another"})
+    write(lake, made.model_copy(update=ours), made.model_copy(update=other))
+    text = page(lake).get(f"/decision?id={id_of(lake)}").text
+    assert "layout of epoch 7" in text
+    assert "layout of epoch 8" not in text
 
 
 @pytest.mark.parametrize(
