@@ -33,7 +33,7 @@ EXAMPLES = {
     "decisions resume": ["decisions resume all --reason 'broker replaced'"],
     "decisions decide": ["decisions decide snapshots.jsonl", "decisions decide --profile pip-483 -"],
     "decisions replay": ["decisions replay --since '1d ago'"],
-    "whatif simulate": ["whatif simulate --profile default --topics 20 --hours 24"],
+    "whatif simulate": ["whatif simulate --demand day --policy default --policy pip-483 --hours 1"],
     "whatif backtest": ["whatif backtest --policy calm.toml --since '7d ago'"],
     "whatif suggest": ["whatif suggest --since '7d ago' --budget 200"],
     "whatif shadow report": ["whatif shadow report --since '7d ago'"],

@@ -55,6 +55,13 @@ def reading_lake(lake: str, *refusals: type[Exception], action: str = "read") ->
         raise Unreachable(f"the lake {lake} cannot be {action}: {reason}") from error
 
 
+def quantity(count: float, noun: str) -> str:
+    """Return a count with its noun: `1 policy`, `1,200 topics`, `0.089 hours`; two digits below ten, else whole."""
+    number = f"{count:,.0f}" if count >= 9.95 or count == int(count) else f"{count:.2g}"
+    plural = noun if number == "1" else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {plural}"
+
+
 def check_report(output: str, file: Path | None) -> None:
     """Raise a usage error, before any work, when a page has no file to be in."""
     if output == "html" and file is None:

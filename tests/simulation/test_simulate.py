@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.cli.examples import EXAMPLES
 from anabranch.cli.main import cli
 from anabranch.local.sliced import LabDemand
 from anabranch.simulation.topics.from_lake import lines_of_lake
@@ -342,3 +343,23 @@ def test_unwritable_report_refused_with_path(tmp_path):
     run = CliRunner().invoke(cli, [*arguments, "--output", "json", "--file", str(tmp_path / "out.json")])
     told = json.loads((tmp_path / "out.json").read_text())
     assert (run.exit_code, told["complete"], told["policies"]["default"]["topicHours"]) == (0, True, 0.1)
+
+
+def test_summary_counts_one_and_parts_of_an_hour():
+    arguments = ["--demand", "flat", "--policy", "default", "--topics", "1"]
+    part = CliRunner().invoke(cli, ["whatif", "simulate", *arguments, "--hours", "0.1"])
+    whole = CliRunner().invoke(cli, ["whatif", "simulate", *arguments, "--hours", "1"])
+    assert part.output.startswith("flat: 1 topic, 0.1 hours, 1 policy: 0.1 topic-hours in "), part.output
+    assert whole.output.startswith("flat: 1 topic, 1 hour, 1 policy: 1 topic-hour in "), whole.output
+
+
+@pytest.mark.parametrize("arguments", [(), ("--policy", "default"), ("--hours", "24")])
+def test_missing_demand_or_policy_answered_with_a_command(arguments):
+    run = CliRunner().invoke(cli, ["whatif", "simulate", *arguments])
+    said = " ".join(run.output.split())
+    assert (run.exit_code, "anabranch whatif simulate --demand day --policy default" in said) == (2, True), said
+
+
+def test_example_of_the_help_runs():
+    run = CliRunner().invoke(cli, EXAMPLES["whatif simulate"][0].split())
+    assert run.exit_code == 0, run.output

@@ -19,7 +19,7 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, reading_lake, refuse_options, report_options, write_report
+from anabranch.cli.reports import check_report, quantity, reading_lake, refuse_options, report_options, write_report
 from anabranch.query.wording import instant
 from schemas.printable import printable
 
@@ -119,8 +119,9 @@ def backtest_command(
         with _parts_by_spark(context, history, named) if by_spark else nullcontext() as parts:
             results = backtest(history, named, processes, progress_line(), parts)
     about = [
-        f"{history.topics:,} topics, {instant(history.began_at)} to {instant(history.ends_at)}, "
-        f"{history.loads:,} loads, {results.topic_hours:,.0f} topic-hours, {len(policies_of(results))} policies",
+        f"{quantity(history.topics, 'topic')}, {instant(history.began_at)} to {instant(history.ends_at)}, "
+        f"{quantity(history.loads, 'load')}, {quantity(results.topic_hours, 'topic-hour')}, "
+        f"{quantity(len(policies_of(results)), 'policy')}",
         *notes_on_history(history),
     ]
     if output == "html":

@@ -17,7 +17,7 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, reading_lake, refuse_options, report_options, write_report
+from anabranch.cli.reports import check_report, quantity, reading_lake, refuse_options, report_options, write_report
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy, resolve_policy
 from schemas.printable import printable
 
@@ -32,6 +32,7 @@ _OF_AUTOSCALE = {
     name: f"--{name}" for name in ("demand", "profile", "topics", "hours", "peak", "since", "delay", "processes")
 }
 _OF_BUNDLES = {"shapes": "--shape", "settings": "--set", "seeds": "--seeds"}
+_EXAMPLE = "As in: anabranch whatif simulate --demand day --policy default --policy pip-483"
 _INTERRUPTED = 130
 _MUCH = 50_000
 """Topic-hours from which on more processes are worth their start."""
@@ -168,7 +169,7 @@ def simulate_command(
         write_report(text, file, "profiles on weeks of demand")
         return
     if not policies:
-        raise click.UsageError("Missing option '--policy'.")
+        raise click.UsageError(f"which policies, on which demand? {_EXAMPLE}")
     refuse_options(_OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES, f"--family {family}")
     if family == "bundles":
         from anabranch.cli.bundles.simulation import simulation_report
@@ -177,7 +178,7 @@ def simulate_command(
         write_report(text, file, printable(about))
         return
     if demand is None:
-        raise click.UsageError("Missing option '--demand'.")
+        raise click.UsageError(f"on which demand? {_EXAMPLE}")
     wanted = _demand(context, demand, topics, hours, peak, seed, since)
     delay_ms = _delay_ms(context, delay, demand, since, wanted.step_ms)
     named = _named_policies(policies, profile)
@@ -203,9 +204,10 @@ def simulate_command(
     took = time.monotonic() - began
     simulated = sum(outcome.topic_hours for outcome in outcomes.values())
     done, count = len(next(iter(outcomes.values())).topics), len(wanted.topics)
+    part = "" if done == count else f"interrupted, {done} of "
     about = (
-        f"{demand}: {done if done == count else f'interrupted, {done} of {count}'} topics, {hours:.4g} hours, "
-        f"{len(outcomes)} policies: {simulated:,.0f} topic-hours in {took:.1f} s"
+        f"{demand}: {part}{quantity(count, 'topic')}, {quantity(hours, 'hour')}, "
+        f"{quantity(len(outcomes), 'policy')}: {quantity(simulated, 'topic-hour')} in {took:.1f} s"
     )
     if delay is not None or delay_ms > wanted.step_ms:
         about += f"; actions take effect after {delay_ms / 1000:g} s"
