@@ -154,9 +154,12 @@ class LazyGroup(click.Group):
 
 
 def with_examples(command: click.Command, path: str) -> click.Command:
-    """Return the command with its examples, and those of its subcommands, at the end of the help."""
+    """Return the command with its examples, and those of its subcommands, at the end of the help.
+
+    A group's list of commands has the whole first paragraph of each."""
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
+            inner.short_help = " ".join((inner.help or "").split("\n\n")[0].split())  # click would cut it
             with_examples(inner, f"{path} {name}")
     if path in EXAMPLES:
         command.epilog = "\b\nExamples:\n" + "\n".join(f"  anabranch {example}" for example in EXAMPLES[path])

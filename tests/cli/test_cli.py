@@ -42,6 +42,14 @@ def test_every_help_has_an_example(command):
     assert (result.exit_code, f"anabranch {EXAMPLES[command][0]}" in result.output) == (0, True)
 
 
+@pytest.mark.parametrize(
+    "group", ["bundles", "bookies", "policy", "topics", "lake", "serve alerts", "serve collector", "config token"]
+)
+def test_list_of_commands_is_not_cut(group):
+    listed = CliRunner().invoke(cli, [*group.split(), "--help"]).output.split("\nCommands:\n")[1]
+    assert "..." not in listed, listed
+
+
 @pytest.mark.parametrize("example", [one for examples in EXAMPLES.values() for one in examples])
 def test_every_example_parses(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
