@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
-from anabranch.history.picture import BrakesView, ExecutorView
+from anabranch.history.picture import BrakesView, DecisionView, ExecutorView
 from anabranch.web.fleet import REMOTE_LOOK_SECONDS, WatchedFleet
 from anabranch.web.pages.summary import needs_of_processes, summarize
 from anabranch.web.rows import PageFreshness, TopicRow
@@ -141,6 +141,17 @@ def test_fleet_page_opens_with_its_numbers(fleet_lake):
     assert "1 alert fires: TopicHot" in summary
     assert "no executor acts" in summary
     assert text.index('id="summary"') < text.index('data-chart="fleet"') < text.index('class="fleet"')
+
+
+def test_decisions_of_the_last_hour_are_counted_in_words():
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    of_each = [("split", 2), ("merge", 1)]
+    decided = [
+        DecisionView(f"{action}{number}", ORDERS, action, (0,), "msgRateIn", "tick", now, "applied", now, None)
+        for action, count in of_each
+        for number in range(count)
+    ]
+    assert summarize([], decided, [], now).hour == [("splits applied", 2), ("merge applied", 1)]
 
 
 def test_token_of_a_namespace_sees_numbers_of_it_alone(fleet_lake, tmp_path):

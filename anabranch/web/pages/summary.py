@@ -79,7 +79,7 @@ def summarize(
     hot = [row for row in rows if row.is_hot]
     over_from = min((row.hot_from for row in hot if row.hot_from is not None), default=None)
     recent = [decision for decision in decisions if now - decision.decided_at <= HOUR]
-    hour = Counter(f"{decision.action} {decision.status or 'not begun'}" for decision in recent)
+    hour = Counter((decision.action, decision.status or "not begun") for decision in recent)
     gates = Counter(row.gate for row in rows if row.gate)
     return FleetSummary(
         topics=len(rows),
@@ -95,7 +95,7 @@ def summarize(
         stuck=sum(row.is_stuck(now) for row in rows),
         held=gates.total(),
         gates=gates.most_common(SHOWN_GATES),
-        hour=hour.most_common(),
+        hour=[(f"{action}{'' if count == 1 else 's'} {end}", count) for (action, end), count in hour.most_common()],
         is_hour_whole=is_hour_whole,
         needs=[*needs, *_needs_of_topics(rows, now)],
     )
