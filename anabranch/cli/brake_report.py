@@ -85,16 +85,15 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
 def format_report(report: dict[str, Any]) -> str:
     """The report for people."""
     calls, failures, windows = report["calls"], report["failures"], report["windows"]
-    stop = report["stop"]
+    stop, others = report["stop"], sorted({member["mode"] for member in report["executors"]} - {report["mode"]})
     lines = [
-        f"mode      {report['mode']} in the settings read here",
         *[
             f"{'executors' if number == 0 else '':<9} {printable(member['executor'])} in mode {member['mode']}, "
             f"{_shards(member)}, since {member['since']}, last beat {member['lastBeatAt']}"
             + (" (silent: others take over)" if member["isSilent"] else "")
             for number, member in enumerate(report["executors"])
         ],
-        *([] if report["executors"] else ["executors none"]),
+        *([] if report["executors"] else [f"executors none; the settings read here have mode {report['mode']}"]),
         "stopped   " + ("no" if stop is None else f"since {stop['at']}, {stop['by']}: {printable(stop['reason'])}"),
         *[
             f"{'paused' if number == 0 else '':<9} {_name(act['subject'])} {_until(act['until'])}, "
@@ -121,6 +120,11 @@ def format_report(report: dict[str, Any]) -> str:
         ]
     if len(waiting) > SHOWN:
         lines.append(f"  … and {len(waiting) - SHOWN} more: --output json")
+    if others:
+        lines.append(
+            f"note      the settings read here have mode {report['mode']}, not {' or '.join(others)}: their windows and "
+            "limits may not be the executor's either; anabranch -c FILE decisions waiting reads its settings"
+        )
     return "\n".join(lines)
 
 

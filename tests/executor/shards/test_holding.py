@@ -216,9 +216,12 @@ def test_status_shows_holders_standbys_and_silent(house: House):
     assert (second["executor"], second["shards"]) == ("m2", [])
     later = now + timedelta(seconds=2 * SECONDS)
     lines = format_report(brake_report(house.lake, load_settings(environment={}).executor, later)).splitlines()
-    assert "executors m1 in mode act, shards 0 of 1, since 2026-11-20T12:00:01Z, last beat " in lines[1]
-    assert lines[2].endswith("(silent: others take over)")
-    assert "m2 in mode act, stands by, " in lines[2]
+    assert "executors m1 in mode act, shards 0 of 1, since 2026-11-20T12:00:01Z, last beat " in lines[0]
+    assert lines[1].endswith("(silent: others take over)")
+    assert "m2 in mode act, stands by, " in lines[1]
+    assert lines[-1].startswith("note      the settings read here have mode observe, not act: their windows and limits")
+    own = load_settings(environment={}).executor.model_copy(update={"mode": "act"})
+    assert "note" not in format_report(brake_report(house.lake, own, later))
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
