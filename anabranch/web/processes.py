@@ -21,6 +21,9 @@ from lake.tail import StoredRow
 
 log = logging.getLogger(__name__)
 
+START_SECONDS = 10.0
+"""A controller that is started with the page is not called silent for so long."""
+
 
 @dataclass(frozen=True)
 class Process:
@@ -44,6 +47,8 @@ class Probe(RepeatedProbe):
         self.words = ""
         """`answers`, or what is wrong; empty: not asked yet."""
         self.changed_at = time.time()
+        self.patient_until: float | None = self.changed_at + START_SECONDS
+        """Until when it may still be starting; None: it has answered."""
 
     def ask(self) -> None:
         try:
@@ -52,6 +57,8 @@ class Probe(RepeatedProbe):
             log.exception("the controller could not be asked")
             status = None
         words = "no answer" if status is None else "answers" if status < 500 else f"answers {status}"
+        if status is not None:
+            self.patient_until = None
         if words != self.words:
             self.words, self.changed_at = words, time.time()
 
@@ -97,10 +104,16 @@ def processes(
         job = Process("job", "good", f"last batch {age(freshness.batch_at, now)} ago")
     states = [job, _kafka(probes.stream, now), _load(batches, freshness), _executor(brakes, probes.executor, now)]
     if (probe := probes.controller) is not None and probe.words:
-        is_good, since = probe.words == "answers", span(now.timestamp() - probe.changed_at)
-        words = probe.words if is_good else f"{probe.words} for {since}"
-        states.append(Process("controller", "good" if is_good else "bad", words))
+        states.append(_controller(probe, now))
     return [*states, _collector(probes.collector, now)]
+
+
+def _controller(probe: Probe, now: datetime) -> Process:
+    if probe.words == "answers":
+        return Process("controller", "good", probe.words)
+    if probe.patient_until is not None and now.timestamp() < probe.patient_until:
+        return Process("controller", "quiet", "no answer yet")
+    return Process("controller", "bad", f"{probe.words} for {span(now.timestamp() - probe.changed_at)}")
 
 
 def _lost_since(probe: MetricsProbe | None) -> float | None:

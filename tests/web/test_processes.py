@@ -15,7 +15,7 @@ from anabranch.auth.callers import ANYBODY, Access
 from anabranch.auth.tokens import add_token
 from anabranch.collectors.metrics import OF_BROKERS, OF_COLLECTOR
 from anabranch.history.picture import BrakesView, ExecutorView, late_seconds
-from anabranch.web.processes import Probe, Probes, processes
+from anabranch.web.processes import START_SECONDS, Probe, Probes, processes
 from anabranch.web.rows import PageFreshness
 from anabranch.web.sessions import IDLE_SECONDS, BrowserSessions
 from anabranch.web.telemetry import COLLECTOR, KAFKA, LAG, STREAM, MetricsProbe, read_figures
@@ -150,7 +150,21 @@ def test_controller_is_known_by_its_answer(status, state):
     probe = Probe(answer)
     assert "controller" not in states(probes=Probes(probe))
     probe.ask()
-    assert states(probes=Probes(probe))["controller"][0] == state
+    later = datetime.now(timezone.utc) + timedelta(seconds=START_SECONDS)
+    assert states(probes=Probes(probe), now=later)["controller"][0] == state
+
+
+def test_controller_that_starts_with_the_page_is_not_called_silent():
+    now, answers = datetime.now(timezone.utc), [None, 200, None]
+    probe = Probe(lambda: answers.pop(0))
+    probe.ask()
+    assert states(probes=Probes(probe), now=now)["controller"] == ("quiet", "no answer yet")
+    late = states(probes=Probes(probe), now=now + timedelta(seconds=START_SECONDS + 1))
+    assert late["controller"] == ("bad", "no answer for 11 s")
+    probe.ask()
+    assert states(probes=Probes(probe), now=now)["controller"] == ("good", "answers")
+    probe.ask()
+    assert states(probes=Probes(probe), now=now)["controller"][0] == "bad"
 
 
 def test_every_page_has_them_at_its_top(lake):
