@@ -1,4 +1,4 @@
-"""Comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it.
+"""Report on both sides as plain JSON: every rate and share comes with its count.
 
 Stage: over `record` and `sides`; `picture` draws the result.
 """
@@ -6,27 +6,26 @@ Stage: over `record` and `sides`; `picture` draws the result.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from anabranch.query.wording import instant
 from anabranch.simulation.shadow.record import ShadowRecord
-from anabranch.simulation.shadow.sides import SAME, Done, Sides, WantedAction, of_done, of_wanted, reversals
+from anabranch.simulation.shadow.sides import SAME, Done, Segments, Sides, WantedAction, reversals
 
 REVERSAL_MINUTES = 30
-"""An action that is undone within this time counts as a reversal."""
+"""Time within which an action has to be undone to count as a reversal."""
 
 
 def compare(
     recorded: ShadowRecord, since: int | None, until: int, reversal_minutes: float = REVERSAL_MINUTES
 ) -> dict[str, Any]:
-    """Compare the actions from `since` to `until`, milliseconds since 1970; None: the start of the record.
+    """Compare the actions from `since` (None: the start of the record) to `until`, milliseconds since 1970.
 
-    Keys: `period`, `topics`; `theirs` and `ours` (actions by kind, reversals, minutes over a split threshold before a
-    split by load); `agreement` (of their actions: decided by us before, the same at that moment, otherwise, by the gate
-    that held us); `leadSeconds` (our lead where we were earlier, and our lag where not); `onlyTheirs`; `onlyOurs` by
-    ending; `actions`, one by one; `notes`; `doubts`.
+    Keys: `period`; `topics`; `theirs` and `ours` (actions by kind, reversals, minutes over a split threshold before a
+    split by load); `agreement` (their actions: decided by us before, decided by us at that moment, or not, by our
+    answer); `leadSeconds` (our lead or lag); `onlyTheirs`; `onlyOurs` by ending; `actions` in full; `notes`; `doubts`.
     """
     notes = []
     if since is not None and since < recorded.began_at:
@@ -34,27 +33,15 @@ def compare(
     since = recorded.began_at if since is None else max(since, recorded.began_at)
     sides = recorded.sides.within(since, until)
     done, wanted = sides.all_done(), sides.all_wanted()
-    soon = int(reversal_minutes * 60_000)
+    reversal_ms = int(reversal_minutes * 60_000)
     same = [action for action in sides.theirs if action.answer == SAME]
     agreed = len(sides.both) + len(same)
     lags = [action.looked_at - action.at for action in same if action.looked_at is not None]
     return {
         "period": {"from": since, "to": until},
         "topics": recorded.topics,
-        "theirs": {
-            **_counted(done),
-            "reversals": reversals(of_done(done), sides.parents, soon),
-            "minutesOverThreshold": _minutes(
-                (action.at, action.hot_since) for action in done if action.action == "split"
-            ),
-        },
-        "ours": {
-            **_counted(wanted),
-            "reversals": reversals(of_wanted(wanted), sides.parents, soon),
-            "minutesOverThreshold": _minutes(
-                (action.at, action.hot_since) for action in wanted if action.action == "split"
-            ),
-        },
+        "theirs": _side(done, sides.parents, reversal_ms),
+        "ours": _side(wanted, sides.parents, reversal_ms),
         "agreement": {
             "share": agreed / len(done) if done else None,
             "decidedBefore": len(sides.both),
@@ -76,14 +63,20 @@ def compare(
     }
 
 
-def _counted(actions: Sequence[Done | WantedAction]) -> dict[str, int]:
-    counts = Counter(act.action for act in actions)
-    rebuckets = {"rebuckets": counts["rebucket"]} if counts["rebucket"] else {}
-    return {"splits": counts["split"], "merges": counts["merge"], **rebuckets}
-
-
-def _minutes(actions: Iterable[tuple[int, int | None]]) -> dict[str, Any]:
-    return _spread((acted_at - hot) / 60_000 for acted_at, hot in actions if hot is not None)
+def _side(
+    actions: Sequence[Done | WantedAction], parents: Mapping[tuple[str, int], Segments], reversal_ms: int
+) -> dict[str, Any]:
+    counts = Counter(action.action for action in actions)
+    splits = [action for action in actions if action.action == "split"]
+    return {
+        "splits": counts["split"],
+        "merges": counts["merge"],
+        **({"rebuckets": counts["rebucket"]} if counts["rebucket"] else {}),
+        "reversals": reversals(actions, parents, reversal_ms),
+        "minutesOverThreshold": _spread(
+            (split.at - split.hot_since) / 60_000 for split in splits if split.hot_since is not None
+        ),
+    }
 
 
 def _spread(values: Iterable[float]) -> dict[str, Any]:
@@ -99,38 +92,13 @@ def _spread(values: Iterable[float]) -> dict[str, Any]:
 
 
 def _listed(sides: Sides) -> list[dict[str, Any]]:
-    """Return every action with its instants, oldest first."""
+    """Return a row for every action, oldest first."""
     rows = [
-        _row(
-            done,
-            theirs=done.at,
-            verdict=_verdict(done.answer),
-        )
-        for done in sides.theirs
+        *(_row(_verdict(done.answer), done=done) for done in sides.theirs),
+        *(_row(f"only ours, {wanted.ending}", wanted=wanted) for wanted in sides.ours),
+        *(_row("both", pair.done, pair.wanted, pair.lead_ms / 1000) for pair in sides.both),
     ]
-    rows += [
-        _row(
-            wanted,
-            ours=wanted.at,
-            reason=wanted.reason,
-            verdict=f"only ours, {wanted.ending}",
-        )
-        for wanted in sides.ours
-    ]
-    rows += [
-        _row(
-            pair.done,
-            theirs=pair.done.at,
-            ours=pair.wanted.at,
-            reason=pair.wanted.reason,
-            verdict="both",
-            lead=pair.lead_ms / 1000,
-        )
-        for pair in sides.both
-    ]
-    return sorted(
-        rows, key=lambda row: (min(acted_at for acted_at in (row["theirsAt"], row["oursAt"]) if acted_at), row["topic"])
-    )
+    return sorted(rows, key=lambda row: (min(filter(None, (row["theirsAt"], row["oursAt"]))), row["topic"]))
 
 
 def _verdict(answer: str | None) -> str:
@@ -142,21 +110,17 @@ def _verdict(answer: str | None) -> str:
 
 
 def _row(
-    action: Done | WantedAction,
-    *,
-    verdict: str,
-    theirs: int | None = None,
-    ours: int | None = None,
-    reason: str | None = None,
-    lead: float | None = None,
+    verdict: str, done: Done | None = None, wanted: WantedAction | None = None, lead_seconds: float | None = None
 ) -> dict[str, Any]:
+    action = done or wanted
+    assert action is not None
     return {
         "topic": action.topic,
         "action": action.action,
         "segments": list(action.segments),
-        "theirsAt": theirs,
-        "oursAt": ours,
-        "leadSeconds": lead,
-        "reason": reason,
+        "theirsAt": None if done is None else done.at,
+        "oursAt": None if wanted is None else wanted.at,
+        "leadSeconds": lead_seconds,
+        "reason": None if wanted is None else wanted.reason,
         "verdict": verdict,
     }

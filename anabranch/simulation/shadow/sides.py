@@ -1,8 +1,8 @@
-"""Actions of two sides on the segments of topics, paired where both are the same. Pure.
+"""Actions of two sides, the other scaler and us, on the segments of topics; equal ones are paired. Pure.
 
-An action is identified by topic, kind and segments: ids are unique in the life of a topic, and both sides act on the
-same layout. An action that we want stands until the other side does it, until one of its segments is gone, or until we
-hold again.
+An action is identified by topic, kind and segments: ids are unique in an incarnation of a topic, and both sides act on
+the same layout. An action that we want stays open until the other side does it, one of its segments is gone, or we hold
+again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from decisions.topic.segment import Segment
 
 Segments = tuple[int, ...]
 What = tuple[str, Segments]
-"""`split`, `merge` or `rebucket`, and the ids of its segments, ascending."""
+"""Kind, `split`, `merge` or `rebucket`, and the ids of its segments, ascending."""
 Ending = Literal["open", "withdrawn", "overtaken", "deleted", "superseded", "rejected", "failed"]
-"""The last three as the executor ended the decision."""
+"""The last three are the executor's ends of the decision."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Done:
     action: str
     segments: Segments
     at: int
-    """By the layout: when the children were made, milliseconds since 1970."""
+    """Creation time of the children by the layout, milliseconds since 1970."""
     answer: str | None
     """Our answer at that moment: `same`, `other: …`, or the gate of a hold; None: the segments were unknown to us."""
     looked_at: int | None = None
     """Instant of our answer, milliseconds: our decision after it, else the tick after it."""
     hot_since: int | None = None
-    """Instant since which a segment of it was always over a split threshold; None: none was."""
+    """Instant since which one of its segments was over a split threshold throughout; None: none was."""
 
     @property
     def what(self) -> What:
@@ -52,7 +52,7 @@ class WantedAction:
     action: str
     segments: Segments
     at: int
-    """Instant when its first decision reached the lake, for an executor to find; milliseconds since 1970."""
+    """Instant at which its first decision was in the lake, milliseconds since 1970."""
     reason: str
     hot_since: int | None = None
     """See `Done.hot_since`."""
@@ -80,13 +80,13 @@ class Both:
 
 
 def parts_of(action: str, segments: Iterable[int]) -> list[What]:
-    """Return the parts of a decision that are done one by one: of a rebucket one for each segment."""
+    """Return the parts of a decision that are done one by one: a rebucket has one per segment."""
     ids = tuple(sorted(segments))
     return [(action, (segment,)) for segment in ids] if action == "rebucket" else [(action, ids)]
 
 
 SAME = "same"
-"""`Done.answer` when we would have said the same."""
+"""`Done.answer` if we decided the same."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Sides:
     ours: list[WantedAction] = field(default_factory=list)
     """Actions that the other side did not do."""
     parents: dict[tuple[str, int], Segments] = field(default_factory=dict)
-    """Of each segment: what it was split off from, or merged from."""
+    """Parents of each segment, by topic and id."""
 
     def within(self, since: int, until: int) -> Sides:
         """Return the actions of a period, milliseconds; a pair belongs to the earlier of its instants."""
@@ -172,30 +172,17 @@ def _lacks_a_parent(segment: Segment, layout: SegmentLayout) -> bool:
 
 
 def reversals(
-    actions: Iterable[tuple[str, str, Segments, int]], parents: Mapping[tuple[str, int], Segments], within_ms: int
+    actions: Iterable[Done | WantedAction], parents: Mapping[tuple[str, int], Segments], within_ms: int
 ) -> int:
-    """Count the actions of one side that soon undo an earlier one: a merge of a split, or the reverse.
-
-    `actions`: topic, kind, segments, instant; `parents` as of `Sides`; `within_ms`: the limit of "soon".
-    """
+    """Count the actions of one side that undo an earlier one, a merge of a split or the reverse, within a time."""
     acted: dict[tuple[str, str, Segments], int] = {}
-    number = 0
-    for topic, action, segments, acted_at in sorted(actions, key=lambda acted_row: acted_row[3]):
-        if action == "rebucket":
+    count = 0
+    for action in sorted(actions, key=lambda action: action.at):
+        if action.action == "rebucket":
             continue
-        opposite = "merge" if action == "split" else "split"
-        origins = {parents.get((topic, segment), ()) for segment in segments}
-        before = [acted[key] for origin in origins if (key := (topic, opposite, origin)) in acted]
-        number += any(acted_at - earlier <= within_ms for earlier in before)
-        acted[topic, action, segments] = acted_at
-    return number
-
-
-def of_done(actions: Sequence[Done]) -> list[tuple[str, str, Segments, int]]:
-    """Return actions in the form for `reversals`."""
-    return [(done.topic, done.action, done.segments, done.at) for done in actions]
-
-
-def of_wanted(actions: Sequence[WantedAction]) -> list[tuple[str, str, Segments, int]]:
-    """Return actions in the form for `reversals`."""
-    return [(wanted.topic, wanted.action, wanted.segments, wanted.at) for wanted in actions]
+        opposite = "merge" if action.action == "split" else "split"
+        origins = {parents.get((action.topic, segment), ()) for segment in action.segments}
+        before = [acted[key] for origin in origins if (key := (action.topic, opposite, origin)) in acted]
+        count += any(action.at - earlier <= within_ms for earlier in before)
+        acted[action.topic, action.action, action.segments] = action.at
+    return count

@@ -15,7 +15,7 @@ from anabranch.cli.main import cli
 from anabranch.history.recorded import RecordedHistory
 from anabranch.simulation.shadow.record import NothingToCompare, read_sides
 from anabranch.simulation.shadow.report import compare
-from anabranch.simulation.shadow.sides import SAME, actions_in, reversals
+from anabranch.simulation.shadow.sides import SAME, Done, actions_in, reversals
 from decisions.topic.layout import SegmentLayout
 from tests.docs.guides import blocks
 from tests.engine.buckets import CONFIGURED
@@ -316,4 +316,4 @@ def test_only_quick_reversal_counts(walk, minutes):
         expected += any(
             origin in kinds and kinds[origin] != kind and now - when[origin] <= minutes * MINUTE for origin in origins
         )
-    assert reversals([(T0, *one) for one in done], parents, minutes * MINUTE) == expected
+    assert reversals([Done(T0, *one, answer=None) for one in done], parents, minutes * MINUTE) == expected
