@@ -1,6 +1,6 @@
-"""Admin client of the command line: calls a server, and words each fault, with an exit code.
+"""Admin client of the command line, with a message and an exit code for each fault.
 
-Exit codes: 1 refused by the server, 2 wrong usage, 3 no answer. Nothing is tried again.
+Exit codes: 1 refused by the server, 2 wrong usage, 3 no answer. Nothing is retried.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from schemas.printable import printable
 TIMEOUT_SECONDS = 30.0
 """Longest silence of the server; a split on a busy Pulsar takes about a second."""
 DEADLINE_SECONDS = 600.0
-"""Longest time for a whole answer: a long list over a slow line is fine, a server that never ends is not."""
+"""Longest time for a whole answer: enough for a long list over a slow line."""
 
 T = TypeVar("T")
 
 
 class RefusedByServer(click.ClickException):
-    """The server has refused the call; the message is the server's."""
+    """The server refused the call; the message is the server's."""
 
 
 class ClusterUnreachable(Unreachable):
-    """No answer of an admin interface came from the URL; the message says which URL and what to do."""
+    """No admin interface answered at the URL; the message names it and a remedy."""
 
 
 class WatchUnsupported(Exception):
@@ -41,7 +41,7 @@ class WatchUnsupported(Exception):
 
 
 class AdminInterface:
-    """Admin interface of a server: `topics` has the calls, `expect` unwraps their replies."""
+    """Admin interface of a server: `topics` makes the calls, `expect` unwraps their replies."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class AdminInterface:
         nodes: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`url` is the base, without `/admin/v2`; `nodes`: other servers that may have the token.
+        """`url` is the base, without `/admin/v2`; `nodes`: other servers that may get the token.
 
-        Raises `click.UsageError` for any other text.
+        Raises `click.UsageError` for a bad `url`.
         """
         try:
             check_address(url)
@@ -79,19 +79,19 @@ class AdminInterface:
         """Return the reply's value; raise `RefusedByServer` or `ClusterUnreachable`."""
         if isinstance(reply, Answered):
             return reply.value
-        raise self._in_words(reply)
+        raise self._exception_for(reply)
 
     def layout(self, topic: str) -> SegmentLayout:
-        """The layout as it is now; `RefusedByServer` as well when the record is no layout."""
+        """Return the current layout. Raises `RefusedByServer` also if the record is no layout."""
         reply = self.topics.layout(topic)
         if isinstance(reply, Nonsense):
             raise RefusedByServer(f"the layout of {printable(topic)} cannot be read: {printable(reply.why)}")
         return self.expect(reply)
 
     def watch(self, topic: str, since: int) -> Iterator[SegmentLayout]:
-        """Every layout after epoch `since`; ends when the server ends it.
+        """Yield every layout after epoch `since`, until the server ends the stream.
 
-        Raises `WatchUnsupported` when the server does not push, and `ClusterUnreachable` when it falls silent.
+        Raises `WatchUnsupported` if the server does not push, and `ClusterUnreachable` if it falls silent.
         """
         for pushed in self.topics.watch(topic, since):
             if isinstance(pushed, NoWatch):
@@ -99,16 +99,15 @@ class AdminInterface:
             if isinstance(pushed, Nonsense):
                 raise RefusedByServer(f"a layout that was pushed cannot be read: {printable(pushed.why)}")
             if not isinstance(pushed, SegmentLayout):
-                raise self._in_words(pushed)
+                raise self._exception_for(pushed)
             yield pushed
 
-    def _in_words(self, fault: Fault) -> click.ClickException:
+    def _exception_for(self, fault: Fault) -> click.ClickException:
         match fault:
             case NotConnected():
                 return ClusterUnreachable(
                     f"nothing answers at {self.url} ({printable(fault.why)}): start it with anabranch serve "
-                    "controller, or "
-                    "say where it is with --url or ANABRANCH_CONTROLLER_URL"
+                    "controller, or say where it is with --url or ANABRANCH_CONTROLLER_URL"
                 )
             case Lost():
                 hint = "it may have been done, so look before you try again" if fault.may_be_done else "try again"

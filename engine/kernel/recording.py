@@ -1,6 +1,6 @@
-"""Counting and recording of messages, as counters and rows of `events` and `dead_letters`.
+"""Record messages, as counters and rows of `events` and `dead_letters`.
 
-Stage: the last two of a record in a bucket. A message that reaches every bucket is counted and recorded in one of
+Stage: the last one of a message in a bucket. A message that reaches every bucket is counted and recorded in only one of
 them, its home.
 """
 
@@ -15,7 +15,7 @@ from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLay
 from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, Rejected, key_of
 
 MAX_PIECE_BYTES = 4096
-"""Bytes of a key and of a value that a dead letter keeps: a batch of them stays under 600 MB."""
+"""Bytes of a key or a value that a dead letter keeps, so that a batch of them stays below 600 MB."""
 
 
 def record_event(output: Output, record: RawRecord, message: Message | PlainEvent, now: int) -> None:
@@ -46,7 +46,7 @@ def record_event(output: Output, record: RawRecord, message: Message | PlainEven
 
 
 def columns_of(message: Message | PlainEvent) -> tuple[int | str | None, ...]:
-    """Return the last columns of an event's row, from `life` on."""
+    """Return the columns of an event's row from `life` on, taken from the message."""
     if isinstance(message, ConsumerEvent | PlainConsumerEvent):
         consumer_cells = (message.subscription, message.type, 0 if message.event == "deleted" else message.consumers)
         return (message.topic_created_at, None, None, None, *consumer_cells, message.sender)
@@ -68,14 +68,14 @@ def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, no
 
 
 def dead_letter_of_part(record: RawRecord, refused: RefusedPart, now: int, is_whole: bool) -> dict[str, Any]:
-    """Return the row of a refused part of a message; with the part's bytes if `is_whole`."""
+    """Return the row of a refused part of a message; only if `is_whole` it keeps the key and the part's bytes."""
     letter = dead_letter(record, Rejected(refused.reason, refused.detail), now)
     letter |= {"sample": refused.index, "raw": refused.raw[:MAX_PIECE_BYTES]}
     return letter if is_whole else letter | {"key": None, "raw": None}
 
 
 def dead_letter(record: RawRecord, rejected: Rejected, now: int, sha256: str | None = None) -> dict[str, Any]:
-    """Return the row of a refused message with a piece of its bytes; `sha256` is of a truncated value."""
+    """Return the row of a refused message, with the start of its bytes; `sha256` is used if the value is truncated."""
     value = record.value
     if value is not None and len(value) == record.size:
         sha256 = hashlib.sha256(value).hexdigest()

@@ -1,7 +1,7 @@
-"""Metrics of the job, filled on the driver and served to Prometheus.
+"""Metrics of the job, kept on the driver and served to Prometheus.
 
-Stage: beside the sink and the query's progress; workers are not involved. Counters start at zero with every run, as
-Prometheus expects. `streaming.job.metrics` defines the names.
+Stage: fed by the sink and the query's progress; workers are not involved. Counters start at zero with every run, as
+Prometheus expects. `streaming.job.metrics` defines the metrics.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from streaming.job.metrics import (
 from streaming.job.topic_series import TopicSeries
 from streaming.sink.sink import WrittenBatch
 
-_MAKERS = {"counter": Counter, "gauge": Gauge}
+_METRIC_TYPES = {"counter": Counter, "gauge": Gauge}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-"""Bounds of the histograms: a small commit takes milliseconds, a batch that catches up takes minutes."""
+"""Buckets of the histograms: a small commit takes milliseconds, a batch that catches up takes minutes."""
 _PER_TOPIC = tuple(metric for metric in METRICS if metric.labels == ("topic",))
-_BOUNDED: dict[str, tuple[str, ...]] = {
+_KNOWN_LABELS: dict[str, tuple[str, ...]] = {
     HOLDS_BEGUN.name: (*(gate.value for gate in BINDING_GATES), INTERNAL_ERROR),
     DEAD_LETTERS_MADE.name: tuple(reason.value for reason in RejectReason),
     MESSAGES.name: ("accepted", "suppressed", "dead_letter"),
@@ -67,31 +67,29 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
     EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome", "delivery"),
     OUTCOMES.name: get_args(OutcomeStatus),
 }
-"""Label values known at the start (types as in `schemas.kafka.messages`), counted from zero."""
-
-
-_COUNTERS = {"split": AUTO_SPLITS, "merge": AUTO_MERGES}
-"""Counters of actions that the PIP names."""
+"""Label values that are exported from the start, as zero; types as in `schemas.kafka.messages`."""
+_APPLIED_COUNTERS = {"split": AUTO_SPLITS, "merge": AUTO_MERGES}
+"""Counters of applied actions, named by the PIP."""
 
 
 class StreamMeter:
-    """The metrics of one job, in a registry of their own. Thread-safe."""
+    """Metrics of one job, in their own registry. Thread-safe."""
 
     def __init__(self, tick_seconds: float, now: float) -> None:
         """Create the metrics; an evaluation is expected from `now` on, Unix time in seconds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._made = {
+        self._metrics = {
             metric.name: _make_metric(metric, self.registry) for metric in METRICS if metric not in _PER_TOPIC
         }
-        self._of_topics = {metric.name: TopicSeries(metric) for metric in _PER_TOPIC}
-        for series in self._of_topics.values():
+        self._topic_series = {metric.name: TopicSeries(metric) for metric in _PER_TOPIC}
+        for series in self._topic_series.values():
             self.registry.register(series)
-        for name, values in _BOUNDED.items():
+        for name, values in _KNOWN_LABELS.items():
             for value in values:
-                self._made[name].labels(value)
+                self._metrics[name].labels(value)
         self._open: dict[str, tuple[str, str]] = {}
-        """Topic to id and action of its last decision without an outcome."""
+        """Id and action of the last decision without an outcome, by topic."""
         self._set(TICK_INTERVAL, tick_seconds)
         self._set(LAST_EVALUATION, now)
         self._set(KAFKA_ANSWERS, 1)
@@ -109,12 +107,12 @@ class StreamMeter:
             ("dead_letter", "dead_letters"),
         ):
             self._add(MESSAGES, row[column], result)
-        for result in _BOUNDED[SAMPLES.name]:
+        for result in _KNOWN_LABELS[SAMPLES.name]:
             self._add(SAMPLES, row.get(f"samples_{result}", 0), result)
         self._add(LAYOUTS_UNKNOWN, row.get("layouts_unknown", 0))
-        self._of(BATCH_SECONDS, "operator").observe(batch.operator_seconds)
+        self._collector(BATCH_SECONDS, "operator").observe(batch.operator_seconds)
         for table, seconds in batch.commit_seconds.items():
-            self._of(WRITE_SECONDS, table).observe(seconds)
+            self._collector(WRITE_SECONDS, table).observe(seconds)
         for reason, number in batch.count(DEAD_LETTERS, "reason").items():
             self._add(DEAD_LETTERS_MADE, number, reason)
         for layouts in batch.layouts:
@@ -126,7 +124,7 @@ class StreamMeter:
             self._add(HOLDS_BEGUN, number, gate)
         if suppressed := holds.keys() & _SUPPRESSED.keys():
             for subject, gate in batch.where(HOLDS, "gate", suppressed, "subject", "gate"):
-                self._of_topics[_SUPPRESSED[gate].name].add(subject)
+                self._topic_series[_SUPPRESSED[gate].name].add(subject)
 
     def _observe_events(self, batch: WrittenBatch) -> None:
         kinds = batch.count(EVENTS, "type")
@@ -144,22 +142,22 @@ class StreamMeter:
     def _observe_layouts(self, layouts: pa.RecordBatch) -> None:
         """Record layouts in order, since a topic may be deleted and created again."""
         layout_rows = zip(*(column.to_pylist() for column in layouts.columns), strict=True)
-        for is_gone, of_some in groupby(layout_rows, lambda layout: layout[1] is None):
-            if not is_gone:
-                self._of_topics[ACTIVE_SEGMENTS.name].set_all(of_some)
+        for is_deleted, rows in groupby(layout_rows, lambda layout: layout[1] is None):
+            if not is_deleted:
+                self._topic_series[ACTIVE_SEGMENTS.name].set_all(rows)
                 continue
-            for topic, _ in of_some:
+            for topic, _ in rows:
                 self._open.pop(topic, None)
-                for series in self._of_topics.values():
+                for series in self._topic_series.values():
                     series.remove(topic)
 
     def _observe_outcome(self, topic: str, status: str, decision_id: str) -> None:
         opened = self._open.get(topic)
         if opened is not None and opened[0] == decision_id:
             del self._open[topic]
-            counter = _COUNTERS.get(opened[1])
+            counter = _APPLIED_COUNTERS.get(opened[1])
             if status == "applied" and counter is not None:
-                self._of_topics[counter.name].add(topic)
+                self._topic_series[counter.name].add(topic)
 
     def _observe_decisions(self, batch: WrittenBatch) -> None:
         for subject, decision_id, action, reason, trigger in batch.columns(
@@ -171,7 +169,7 @@ class StreamMeter:
     def observe_progress(self, progress: Mapping[str, Any]) -> None:
         """Record Spark's progress of one micro-batch (`StreamingQuery.recentProgress`)."""
         for stage, millis in progress["durationMs"].items():
-            self._of(BATCH_SECONDS, stage).observe(millis / 1000)
+            self._collector(BATCH_SECONDS, stage).observe(millis / 1000)
         for source in progress["sources"]:
             for topic, records in lag_of(source["endOffset"], source["latestOffset"]).items():
                 self._set(LAG, records, topic)
@@ -193,15 +191,15 @@ class StreamMeter:
         for table, number in files.items():
             self._set(LAKE_FILES, number, table)
 
-    def _of(self, metric: JobMetric, *labels: str) -> Any:
-        collector = self._made[metric.name]
+    def _collector(self, metric: JobMetric, *labels: str) -> Any:
+        collector = self._metrics[metric.name]
         return collector.labels(*labels) if metric.labels else collector
 
     def _add(self, metric: JobMetric, amount: float, *labels: str) -> None:
-        self._of(metric, *labels).inc(amount)
+        self._collector(metric, *labels).inc(amount)
 
     def _set(self, metric: JobMetric, value: float, *labels: str) -> None:
-        self._of(metric, *labels).set(value)
+        self._collector(metric, *labels).set(value)
 
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
@@ -211,7 +209,7 @@ _SUPPRESSED = {gate.value: _BY_NAME[words.metric] for gate, words in DESCRIPTION
 def _make_metric(metric: JobMetric, registry: CollectorRegistry) -> Any:
     if metric.kind == "histogram":
         return Histogram(metric.name, metric.sentence, metric.labels, registry=registry, buckets=_SECONDS)
-    return _MAKERS[metric.kind](metric.name, metric.sentence, metric.labels, registry=registry)
+    return _METRIC_TYPES[metric.kind](metric.name, metric.sentence, metric.labels, registry=registry)
 
 
 def lag_of(end: str | None, latest: str | None) -> dict[str, int]:

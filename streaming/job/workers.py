@@ -1,4 +1,4 @@
-"""The daemon that forks Spark's Python workers, with the stage's modules already loaded.
+"""Daemon that forks Spark's Python workers, with the stage's modules already loaded.
 
 Stage: `spark.python.daemon.module` of conf/spark.conf. Otherwise each worker would import these modules again at its
 first task. Workers of the state stage are `streaming.job.holders`, if Spark uses Unix sockets.
@@ -69,9 +69,9 @@ def load_without_pandas(modules: Sequence[str]) -> None:
 
 
 def run_worker(connection: socket.socket, authenticated: bool) -> int:
-    """Run Spark's worker; return its code, or 1 if Spark closed the connection first, as when it ends.
+    """Run Spark's worker and return its exit code; 1 if Spark has closed the connection, as it does when it ends.
 
-    Spark's own daemon shows people a traceback then.
+    Spark's own daemon would print a traceback then.
     """
     try:
         return int(worker(connection, authenticated))

@@ -1,4 +1,4 @@
-"""`anabranch serve controller`: run the scalable-topic controller; copy its metadata to another place."""
+"""`anabranch serve controller`: run the scalable-topic controller, or copy its metadata to another store."""
 
 from __future__ import annotations
 

@@ -49,12 +49,10 @@ STEPS_MERGE: tuple[OperationStep, ...] = (
     "notify-consumers",
     "done",
 )
-
-
 STEPS_PRUNE: tuple[OperationStep, ...] = ("delete-segments", "done")
-"""The layout no longer contains the segments when it begins."""
+"""Steps of a pruning; the layout no longer contains the segments when it begins."""
 STEPS_DELETE: tuple[OperationStep, ...] = ("delete-subscriptions", "delete-segments", "clear", "done")
-"""The topic is already invisible when it begins; its layout is stored beside the journal."""
+"""Steps of a deletion; the topic is already invisible when it begins, and its layout stored beside the journal."""
 _STEPS = {
     "split": STEPS_SPLIT,
     "merge": STEPS_MERGE,
@@ -77,7 +75,7 @@ class Operation(Wire):
     children: tuple[str, ...] = Field(default=(), max_length=2)
     """Descriptors of the segments that replace the parents."""
     step: OperationStep
-    """The next step, or how it ended."""
+    """Next step, or `done` or `superseded`."""
     epoch: Epoch
     """Epoch of the layout that it was planned on."""
     started_at: Millis
@@ -120,7 +118,7 @@ class Operation(Wire):
 
 
 def open_operation(layouts: LayoutReader, topic: str) -> Operation | None:
-    """Return the unfinished operation of a topic, or None; also for a topic being deleted."""
+    """Return the unfinished operation of a topic, deletion included, or None."""
     _, newest = _newest(layouts, topic)
     return newest if newest and not newest.has_ended else None
 
@@ -131,7 +129,7 @@ def list_operations(layouts: LayoutReader, topic: str) -> list[Operation]:
 
 
 def save_operation(transaction: Transaction, operation: Operation) -> None:
-    """Store an operation in place of the one with its id. Raises `Conflict` if another one is open."""
+    """Add an operation, or replace the one with its id. Raises `Conflict` if another one is open."""
     number, newest = _newest(transaction, operation.topic)
     if newest is not None and newest.id != operation.id and not newest.has_ended:
         raise Conflict(f"{operation.topic}: the {newest.kind} {newest.id} is open")
