@@ -87,7 +87,7 @@ class RowsFile:
         if not pc.all(pc.equal(rows[PARTITION], pa.scalar(self._day, pa.date32()))).as_py():
             raise ValueError(f"rows of {self._table.name} of another day than {self._day}")
         rows = rows.select(self._schema.names).cast(self._schema)
-        self._statistics.take(rows)
+        self._statistics.add_rows(rows)
         self._writer.write_table(rows)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""File statistics for commits, by which readers skip files: row counts, bounds and nulls.
+"""File statistics in commits, which let readers skip files: row count, bounds and nulls.
 
-Stage: under `lake.files`. Every column of text, numbers or instants has bounds unless all values are null: delta-rs
-(1.6) takes a missing bound for one that nothing satisfies, and would skip the file in a filtered read.
+Stage: under `lake.files`. Every column of text, numbers or instants has bounds unless all values are null. Without
+bounds, a filtered read by delta-rs (1.6) would skip the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAX_TEXT = 64
-"""Characters of a bound."""
+"""Longest bound, in characters."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST, _LAST = (
     (datetime(*instant, tzinfo=timezone.utc) - _EPOCH) // timedelta(milliseconds=1)
@@ -29,13 +29,13 @@ class Statistics:
     """Statistics of the rows added so far."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._schema, self._number = schema, 0
+        self._schema, self._rows = schema, 0
         self._nulls = dict.fromkeys(schema.names, 0)
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
-    def take(self, rows: pa.Table) -> None:
+    def add_rows(self, rows: pa.Table) -> None:
         """Add rows of the schema."""
-        self._number += len(rows)
+        self._rows += len(rows)
         for field in self._schema:
             column = rows[field.name]
             self._nulls[field.name] += column.null_count
@@ -50,7 +50,7 @@ class Statistics:
 
     def to_json(self) -> str:
         """Return `numRecords`, `minValues`, `maxValues` and `nullCount` in the form of the Delta protocol."""
-        least, most = {}, {}
+        least, greatest = {}, {}
         for name, (low, high) in self._bounds.items():
             if pa.types.is_timestamp(self._schema.field(name).type):
                 low, high = _instant(low // 1000), _instant(-(-high // 1000))
@@ -58,8 +58,8 @@ class Statistics:
                 low, high = low[:MAX_TEXT], text_above(high)
             elif isinstance(low, float):
                 low, high = _finite_number(low), _finite_number(high)
-            least[name], most[name] = low, high
-        statistics = {"numRecords": self._number, "minValues": least, "maxValues": most, "nullCount": self._nulls}
+            least[name], greatest[name] = low, high
+        statistics = {"numRecords": self._rows, "minValues": least, "maxValues": greatest, "nullCount": self._nulls}
         return json.dumps(statistics, allow_nan=False)
 
 

@@ -34,7 +34,7 @@ class SecuredBroker(EmbeddedBroker):
     def __init__(self, folder: Path, jars: Jars) -> None:
         super().__init__(folder, jars.kafka)
 
-    def more_properties(self) -> str:
+    def extra_properties(self) -> str:
         """The listener's certificate and mechanism, and who may do what without an ACL."""
         stores = self.folder / "server.pem"
         stores.write_text(tls.key("server").read_text() + tls.certificate("server").read_text())

@@ -1,4 +1,4 @@
-"""A client of a ZooKeeper of the settings, for commands.
+"""ZooKeeper client of the commands.
 
 Stage: under `anabranch.cli.bookies.clusters` and `published_loads`.
 """
@@ -17,11 +17,11 @@ from schemas.printable import printable
 
 _CONNECT_SECONDS = 15.0
 _SUMMARY = "Failed connecting"
-"""Begins kazoo's last warning, which has no reason in it."""
+"""Start of kazoo's last warning, which names no reason."""
 
 
 class _Warnings(logging.Filter):
-    """Keep kazoo's warnings, one an attempt and host, out of the log; each is a reason, once."""
+    """Collect kazoo's warnings, one per attempt and host, as distinct reasons instead of logging them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from anabranch.controller.housekeeping.housekeeper import PRUNE_SECONDS
 from anabranch.controller.limits.clients import ClientLimits, LimitedClients
 from anabranch.controller.node import Node
 from anabranch.controller.rest import namespaces, policies, segments, subscriptions, topics, watch
-from anabranch.controller.rest.refusals import REFUSED, answer_errors
+from anabranch.controller.rest.refusals import REFUSED, install_error_handlers
 from anabranch.controller.sessions.connections import ConsumerConnections
 from anabranch.controller.watch.layout_watcher import LayoutWatcher
 from runtime.listener.anonymous import AnonymousClients
@@ -115,7 +115,7 @@ def create_app(
         return JSONResponse(report.body(in_full), 503 if report.reason else 200)
 
     app.router.default = _no_route
-    answer_errors(app)
+    install_error_handlers(app)
     app.add_middleware(
         RequestGate,
         access=access,

@@ -1,6 +1,6 @@
-"""Embedded Kafka broker: one KRaft node on loopback, from the checked jars, in its own folder.
+"""Embedded Kafka broker: one KRaft node on loopback, run from verified jars in its own folder.
 
-Data survives kill -9 and later starts. Each process chooses its ports at its first start unless they are given.
+Its data survives kill -9 and restarts. Ports are chosen once per process unless they are set.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from schemas.kafka.topics import KAFKA_TOPICS, KafkaTopic
 from schemas.settings.root import without_secrets
 
 _SERVER_PORTS = range(20_000, 32_000)
-_GIVEN_OUT = set[int]()
-"""Ports that this process has chosen, whose servers may not listen yet."""
+_CHOSEN_PORTS = set[int]()
+"""Ports that this process has chosen; their servers may not listen yet."""
 _FLAGS = [
     "-Xms64m",
     "-XX:+UseSerialGC",
@@ -39,19 +39,19 @@ _FLAGS = [
 def free_ports(count: int) -> list[int]:
     """Return loopback ports that are free at this moment.
 
-    They lie below those that Linux and macOS give to outgoing connections, one of which could take a port before its
-    server listens.
+    They lie below the ephemeral ports of Linux and macOS, so no outgoing connection can take one before its server
+    listens.
     """
     with ExitStack() as held:
         ports: list[int] = []
         for port in SystemRandom().sample(_SERVER_PORTS, len(_SERVER_PORTS)):
             listener = held.enter_context(socket.socket())
             with suppress(OSError):
-                if port not in _GIVEN_OUT:
+                if port not in _CHOSEN_PORTS:
                     listener.bind(("127.0.0.1", port))
                     ports.append(port)
             if len(ports) == count:
-                _GIVEN_OUT.update(ports)
+                _CHOSEN_PORTS.update(ports)
                 return ports
     raise SetupError(f"of the ports {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]}, fewer than {count} are free")
 
@@ -82,14 +82,14 @@ class EmbeddedBroker(EmbeddedServer):
         self.port, self._controller_port = port or free[0], free[1]
 
     protocol: SecurityProtocol = "PLAINTEXT"
-    """Of its listener."""
+    """Protocol of its listener."""
     format_options: Sequence[str] = ()
-    """Of the tool that formats its folder."""
+    """Options for Kafka's tool that formats the folder."""
     cluster_id: str | None = None
     """None: chosen when the folder is formatted."""
 
-    def more_properties(self) -> str:
-        """Lines of the configuration that a secured broker needs; a line break after each."""
+    def extra_properties(self) -> str:
+        """Return further lines of the configuration, for a secured broker; each ends with a line break."""
         return ""
 
     @property
@@ -107,7 +107,7 @@ class EmbeddedBroker(EmbeddedServer):
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
         ports = _PORTS.format(port=self.port, controller=self._controller_port, protocol=self.protocol)
-        properties.write_text(f"{ports}log.dirs={self.folder / 'data'}\n{_PROPERTIES}{self.more_properties()}")
+        properties.write_text(f"{ports}log.dirs={self.folder / 'data'}\n{_PROPERTIES}{self.extra_properties()}")
         properties.chmod(0o600)
         if not (self.folder / "data" / "meta.properties").is_file():
             options = ["-t", self.cluster_id or new_cluster_id(), "-c", str(properties), *self.format_options]
@@ -149,7 +149,7 @@ def is_serving(kafka: KafkaConnection) -> bool:
 
 
 def create_topics(kafka: KafkaConnection, topics: Iterable[KafkaTopic] = KAFKA_TOPICS) -> None:
-    """Make the missing topics of `schemas.kafka.topics`. Raises `KafkaException`."""
+    """Create the missing topics. Raises `KafkaException`."""
     admin = AdminClient(kafka.librdkafka())
     wanted = [NewTopic(topic.name, topic.partitions, 1, config=topic.config) for topic in topics]
     for future in admin.create_topics(wanted, operation_timeout=20).values():
@@ -161,7 +161,7 @@ def create_topics(kafka: KafkaConnection, topics: Iterable[KafkaTopic] = KAFKA_T
 
 
 def new_cluster_id() -> str:
-    """16 random bytes, url-safe; not beginning with `-`, which the tool would take for an option."""
+    """Return 16 random bytes, url-safe; never with a leading `-`, which Kafka's tool takes for an option."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not identity.startswith("-"):

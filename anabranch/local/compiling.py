@@ -1,7 +1,7 @@
-"""Compiler for our Java sources: pyspark's Janino, because a machine with a JRE has no javac.
+"""Compile our Java sources with pyspark's Janino, because a JRE has no javac.
 
-Stage: under `anabranch.local.setup`. Janino knows no lambdas; the sources do without. A jar carries the digest of what
-it was made from, so that a later version of the sources is noticed.
+Stage: under `anabranch.local.setup`. Janino knows no lambdas, so the sources have none. A jar carries the digest of its
+sources, so it is compiled again when they change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runtime.java_home import SetupError, find_java
 
 
 def is_current(jar: Path, sources: Path) -> bool:
-    """Return True if the jar was compiled from the present sources in the folder."""
+    """Return True if the jar was compiled from the current sources in the folder."""
     try:
         with zipfile.ZipFile(jar) as archive:
             return archive.comment == source_digest(sources)
@@ -27,13 +27,16 @@ def is_current(jar: Path, sources: Path) -> bool:
 
 
 def source_digest(sources: Path) -> bytes:
-    """Of every source under a folder."""
+    """Return the digest of all Java sources under a folder."""
     texts = (source.read_bytes() for source in sorted(sources.rglob("*.java")))
     return hashlib.sha256(b"".join(texts)).hexdigest().encode()
 
 
 def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -> None:
-    """Compile a folder's sources into `target`, by pyspark's jars or `class_path`. Raises `SetupError`."""
+    """Compile a folder's sources into the jar `target`. Raises `SetupError`.
+
+    They are compiled against `class_path`, or against pyspark's jars if it is empty.
+    """
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
     from py4j.protocol import Py4JJavaError
 

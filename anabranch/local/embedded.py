@@ -1,7 +1,7 @@
-"""A server of the laboratory: one process on loopback, from the checked jars, in a folder of its own.
+"""Local server: one process on loopback, run from verified jars in its own folder.
 
-Stage: under `anabranch.local.broker`, `tests.harness.zookeeper` and `anabranch.local.pulsar.standalone`, which say what
-is run and how one sees that it serves.
+Stage: under `anabranch.local.broker`, `tests.harness.zookeeper` and `anabranch.local.pulsar.standalone`, which define
+the command and the readiness check.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from schemas.settings.root import without_secrets
 
 
 class EmbeddedServer(ABC):
-    """It may be stopped or killed, and started again with its data at the same ports."""
+    """Server that may be stopped or killed, and restarted with its data on the same ports."""
 
     NAME: str
-    """What people call it."""
+    """Name in messages."""
     LOG: str
-    """The file in its folder that it writes its log to."""
+    """Name of the log file in its folder."""
     START_SECONDS, STOP_SECONDS = 60.0, 20.0
 
     def __init__(self, folder: Path, jars: Path, heap: str) -> None:
@@ -42,15 +42,13 @@ class EmbeddedServer(ABC):
 
     @property
     def log(self) -> Path:
-        """The file that it writes its log to."""
+        """Path of the log file."""
         return self.folder / self.LOG
 
     def start(self) -> None:
         """Start the server and wait until it serves.
 
-        Raises `SetupError` with the end of its log if it does not.
-
-        It ends at the latest with the thread that calls this (Linux).
+        Raises `SetupError` with the end of its log if it does not. On Linux it ends with the calling thread.
         """
         self.launch()
         self.wait_until_serving()

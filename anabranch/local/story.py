@@ -1,7 +1,7 @@
-"""The demonstration's demand: five minutes with one theme for each topic, then again.
+"""Scripted demand of the demonstration: each topic repeats a round of five minutes with its own theme.
 
-Stage: `anabranch.local.demand` reads these scripts where `[traffic] demand` is `story`. Pure; seconds count from the
-generator's first start, and rates are parts of `[traffic] peak_msg_rate_in`. Loads stay clear of the thresholds of
+Stage: `anabranch.local.demand` plays these scripts if `[traffic] demand` is `story`. Pure. Seconds count from the
+generator's first start, and rates are fractions of `[traffic] peak_msg_rate_in`. Loads stay clear of the thresholds of
 conf/policies/story.toml and return to the same keys in each round, so what was split is needed again.
 """
 
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 ROUND_SECONDS = 300
 RIPPLE = 0.05
-"""Part by which an even load moves up and down."""
+"""Fraction by which an even load oscillates."""
 RIPPLE_SECONDS = 40.0
 
 Curve = Mapping[float, float]
-"""Values at seconds of a round, straight lines between them."""
+"""Values at seconds of a round, interpolated linearly."""
 
 
 @dataclass(frozen=True)
 class HotKeys:
-    """Additional load on part of the key space: `first` up to `last`, as parts of it."""
+    """Additional load on the key range `[first, last)`, in fractions of the key space."""
 
     first: float
     last: float
@@ -37,22 +37,26 @@ class Script:
     """Demand for one topic over a round."""
 
     even: Curve
-    """Messages in, evenly over the key space."""
+    """Rate of messages in, spread evenly over the key space."""
     hot: HotKeys | None = None
     consumers: Curve = field(default_factory=lambda: {0: 1})
-    """Consumers of the subscription, from each second on."""
+    """Number of consumers of the subscription, from each second on."""
     segments: int = 1
-    """Segments that the topic is created with."""
+    """Number of segments at creation."""
     is_repeated: bool = True
     """False: the topic stays as it is at the end of the first round."""
 
     def rate_in(self, t: float, first: NDArray[np.float64], last: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return messages in of each range of the key space `[first, last)`, as parts of the peak."""
+        """Return the rate of messages in for each key range `[first, last)`, in fractions of the peak."""
         second = self._second(t)
-        rate = _at(self.even, second) * (1 + RIPPLE * math.sin(2 * math.pi * t / RIPPLE_SECONDS)) * (last - first)
+        rate = (
+            _interpolate(self.even, second) * (1 + RIPPLE * math.sin(2 * math.pi * t / RIPPLE_SECONDS)) * (last - first)
+        )
         if self.hot is not None:
-            common = np.minimum(last, self.hot.last) - np.maximum(first, self.hot.first)
-            rate = rate + _at(self.hot.rate, second) * np.maximum(common, 0.0) / (self.hot.last - self.hot.first)
+            overlap = np.minimum(last, self.hot.last) - np.maximum(first, self.hot.first)
+            rate = rate + _interpolate(self.hot.rate, second) * np.maximum(overlap, 0.0) / (
+                self.hot.last - self.hot.first
+            )
         return rate
 
     def consumers_at(self, t: float) -> int:
@@ -66,7 +70,7 @@ class Script:
         return t % ROUND_SECONDS if self.is_repeated else min(t, ROUND_SECONDS)
 
 
-def _at(curve: Curve, second: float) -> float:
+def _interpolate(curve: Curve, second: float) -> float:
     return float(np.interp(second, list(curve), list(curve.values())))
 
 
@@ -81,5 +85,5 @@ _QUIET = Script({0: 0.8, 60: 0.8, 80: 0.02, 300: 0.02}, segments=4, is_repeated=
 _STEADY = Script({0: 0.22})
 
 SCRIPTS = (_RAMP, _BURST, _CONSUMERS, _ONE_KEY, _QUIET, _STEADY)
-"""Of the topics in turn: a ramp, a burst, consumers that come and go, one hot key, a topic that falls quiet, and one
-that gives no reason to act."""
+"""Scripts of the topics, in turn: a ramp, a burst, consumers that come and go, one hot key, a topic that falls quiet,
+and one that gives no reason to act."""

@@ -16,7 +16,7 @@ from decisions.bundles.averages import add_bundle_sample, broker_average, messag
 from decisions.bundles.configuration import Configuration
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.memory import BalancerMemory, load_memory
-from decisions.bundles.projected import Projected
+from decisions.bundles.projected import ProjectedBroker
 from decisions.bundles.usage import max_usage, weighted_max
 from schemas.bundles import (
     BundleData,
@@ -77,7 +77,7 @@ class ClusterCache:
     """Before apache/pulsar#26246: AvgShedder's plan by the bundles' numbers."""
     owners: dict[str, set[str]] | None = None
     """The snapshot's `ownership`, by broker."""
-    projected: dict[str, Projected] | None = None
+    projected: dict[str, ProjectedBroker] | None = None
     policies: dict[str, IsolationPolicy | None] = field(default_factory=dict)
     """By namespace."""
     namespaces: tuple[str, ...] | None = None

@@ -1,6 +1,6 @@
-"""A broker as it will be: usage by resource, what load costs it, and its bundles.
+"""ProjectedBroker state of a broker: usage by resource, cost of load, and bundles.
 
-Stage: under `projection`, which makes one of each report; strategies of profile `default` move bundles about on them.
+Stage: under `projection`, which makes one from each report; strategies of profile `default` try out moves on them.
 """
 
 from __future__ import annotations
@@ -8,51 +8,51 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 Load = tuple[float, float, float]
-"""Of a bundle: messages a second in and out; bytes a second in; bytes a second out."""
+"""Load of a bundle, per second: messages in and out, bytes in, bytes out."""
 
 
 @dataclass(slots=True)
-class Projected:
-    """A broker. Usage is a fraction, after weights."""
+class ProjectedBroker:
+    """ProjectedBroker state of a broker; usage is a weighted fraction."""
 
     name: str
     signals: list[float]
     """CPU, network in, network out."""
     costs: Load
-    """Usage of each signal for one unit of load."""
-    floor: float
-    """Direct memory, which no move changes."""
+    """Usage of each signal per unit of load."""
+    direct_memory: float
+    """Usage of direct memory, which no move changes."""
     bundles: dict[str, Load] = field(default_factory=dict)
-    """Those of which something is known, with what was moved here."""
+    """Bundles of known load, moved ones included."""
     count: int = 0
-    """All its bundles."""
+    """Number of all bundles."""
 
     @property
     def usage(self) -> float:
-        """Its fullest resource."""
-        return max(*self.signals, self.floor)
+        """Usage of its fullest resource."""
+        return max(*self.signals, self.direct_memory)
 
     def with_load(self, load: Load, sign: int = 1) -> float:
-        """Its usage with that load more; with `sign` -1, less."""
-        # Spelled out: a search for the best move asks this a hundred thousand times.
-        cpu, coming, going = self.signals
+        """Return its usage with that load added, or removed if `sign` is -1."""
+        # No loop: a search for the best move calls this a hundred thousand times.
+        cpu, network_in, network_out = self.signals
         messages_cost, in_cost, out_cost = self.costs
         messages, bytes_in, bytes_out = load
         return max(
             cpu + sign * messages_cost * messages,
-            coming + sign * in_cost * bytes_in,
-            going + sign * out_cost * bytes_out,
-            self.floor,
+            network_in + sign * in_cost * bytes_in,
+            network_out + sign * out_cost * bytes_out,
+            self.direct_memory,
             0.0,
         )
 
-    def take(self, bundle: str, load: Load) -> None:
-        """Gets a bundle."""
+    def add_bundle(self, bundle: str, load: Load) -> None:
+        """Add a bundle with its load."""
         self.bundles[bundle] = load
         self._change(load, 1)
 
-    def give(self, bundle: str) -> None:
-        """Loses a bundle."""
+    def remove_bundle(self, bundle: str) -> None:
+        """Remove a bundle of known load."""
         self._change(self.bundles.pop(bundle), -1)
 
     def _change(self, load: Load, sign: int) -> None:

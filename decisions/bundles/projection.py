@@ -13,38 +13,37 @@ from typing import TypeAlias
 from decisions.bundles.averages import DEFAULT_BUNDLE
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate
-from decisions.bundles.projected import Load, Projected
+from decisions.bundles.projected import Load, ProjectedBroker
 from decisions.bundles.usage import percent
 from schemas.bundles import BrokerLoadData, GainCost, GainMove, LocalBrokerData, TopicLoad
 
 SETTLED_MS = 60_000
-"""After a move; only a report from later says where the bundle is."""
+"""Time after a move from which on reports show where the bundle is."""
 KNOWN_FROM = 0.10
-"""Usage from which on a broker's own cost of a message, or of a byte, is believed: below, it is mostly idle work."""
+"""Usage from which on a broker's own cost per message or byte counts: below, most of it is idle work."""
 SAMPLES, BAND, NOISE = 10, 0.05, 0.15
-"""Reports that a mean of costs has; usage by which one reading may be off; usage by which none is off from noise."""
-
+"""Reports in a mean of costs; error of one reading, in usage; difference in usage that is more than noise."""
 MOST = 1e15
-"""Of any number that is remembered."""
+"""Maximum of any number that is kept between cycles."""
 
 _SIGNALS = (
     ("cpu", "loadBalancerCPUResourceWeight"),
     ("bandwidth_in", "loadBalancerBandwidthInResourceWeight"),
     ("bandwidth_out", "loadBalancerBandwidthOutResourceWeight"),
 )
-"""In the order of `Load`: what messages fill, bytes in, and bytes out."""
+"""Resource and weight of each number in `Load`."""
 
 _Report: TypeAlias = LocalBrokerData | BrokerLoadData
 
 
-def project_loads(cluster: ClusterView) -> dict[str, Projected]:
+def project_loads(cluster: ClusterView) -> dict[str, ProjectedBroker]:
     """Return brokers with a report by name, once per cycle; settled moves leave the memory."""
     if cluster.found.projected is None:
         cluster.found.projected = _project_brokers(cluster)
     return cluster.found.projected
 
 
-def _project_brokers(cluster: ClusterView) -> dict[str, Projected]:
+def _project_brokers(cluster: ClusterView) -> dict[str, ProjectedBroker]:
     reports: Mapping[str, _Report]
     if cluster.configuration.extensible:
         reports = _fresh_loads(cluster)
@@ -60,7 +59,7 @@ def _project_brokers(cluster: ClusterView) -> dict[str, Projected]:
 
 
 def _fresh_loads(cluster: ClusterView) -> dict[str, BrokerLoadData]:
-    """The load data of brokers that live, unless it is too old."""
+    """Return the load data of live brokers, unless it is too old."""
     live, fresh = cluster.snapshot.available_brokers, dict[str, BrokerLoadData]()
     oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
     for name, data in sorted(cluster.snapshot.broker_load_data.items()):
@@ -71,7 +70,9 @@ def _fresh_loads(cluster: ClusterView) -> dict[str, BrokerLoadData]:
     return fresh
 
 
-def _project_broker(cluster: ClusterView, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
+def _project_broker(
+    cluster: ClusterView, name: str, data: _Report, total: Load, shared: list[float]
+) -> ProjectedBroker:
     conf = cluster.configuration
     signals, costs = list[float](), list[float]()
     for index, (signal, weight_of) in enumerate(_SIGNALS):
@@ -88,18 +89,18 @@ def _project_broker(cluster: ClusterView, name: str, data: _Report, total: Load,
         signals.append(used)
         costs.append(cost)
     memory = percent(data.direct_memory) / 100 * conf.number("loadBalancerDirectMemoryResourceWeight")
-    return Projected(
+    return ProjectedBroker(
         name, signals, (costs[0], costs[1], costs[2]), memory, _bundles(cluster, name), _count_bundles(cluster, name)
     )
 
 
 def load_of(stats: TopicLoad) -> Load:
-    """A bundle's load as signals count it."""
+    """Return a bundle's load in the units of the signals."""
     return stats.msg_rate_in + stats.msg_rate_out, stats.msg_throughput_in, stats.msg_throughput_out
 
 
-def mean_load(brokers: Iterable[Projected]) -> Load:
-    """Return the mean load of a bundle, the guess for one of which nothing is known."""
+def mean_load(brokers: Iterable[ProjectedBroker]) -> Load:
+    """Return the mean load of a bundle, assumed for bundles of unknown load."""
     loads = [load for broker in brokers for load in broker.bundles.values()]
     if not loads:
         return load_of(DEFAULT_BUNDLE.short_term_data)
@@ -173,7 +174,7 @@ def _updated_at(data: _Report) -> int:
     return data.last_update if isinstance(data, LocalBrokerData) else data.updated_at
 
 
-def _apply_moves(cluster: ClusterView, brokers: dict[str, Projected], updated: Mapping[str, int]) -> None:
+def _apply_moves(cluster: ClusterView, brokers: dict[str, ProjectedBroker], updated: Mapping[str, int]) -> None:
     """Correct reports from before a move has settled; forget the move once all know it, or know better.
 
     A bundle is on one broker. If a third one reports it, that report is older than the move, or the move ended there.
@@ -197,19 +198,19 @@ def _apply_moves(cluster: ClusterView, brokers: dict[str, Projected], updated: M
             del moves[bundle]
             continue
         if source is not None and stale_source and bundle in source.bundles:
-            source.give(bundle)
+            source.remove_bundle(bundle)
         for broker in third:
-            broker.give(bundle)
+            broker.remove_bundle(bundle)
         if stale_destination and bundle not in destination.bundles:
-            destination.take(bundle, (move.messages, move.bytes_in, move.bytes_out))
+            destination.add_bundle(bundle, (move.messages, move.bytes_in, move.bytes_out))
 
 
 def move_bundle(cluster: ClusterView, bundle: str, source: str | None, destination: str, load: Load) -> None:
-    """Moves a bundle, or assigns one that has no source, and remembers it until the reports show it."""
+    """Move a bundle, or assign one without a source; record the move until reports show it."""
     brokers = project_loads(cluster)
     if source is not None:
-        brokers[source].give(bundle)
-    brokers[destination].take(bundle, load)
+        brokers[source].remove_bundle(bundle)
+    brokers[destination].add_bundle(bundle, load)
     cluster.memory.gain_moves[bundle] = GainMove(
         source=source,
         destination=destination,

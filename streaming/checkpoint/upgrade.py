@@ -1,10 +1,13 @@
-"""Adaptation of a checkpoint, from an older release or another location, to this operator.
+"""Adapt the operator description of a checkpoint from an older release or another location.
 
 Stage: start-up, once the checkpoint is known to match the lake. Spark describes the operator in the checkpoint, and
-two things there stop it although the state itself is valid. Its name: releases before state was handled in rows ran
-the same processor through another call of Spark, which leaves the same variables, keys and bytes under another name.
-And the path of the state schema's file: it is absolute, so a moved checkpoint would be read without it. The contents
-of state values are read by the engine (`engine.autoscale.topics_codec`, `engine.autoscale.loads_codec`).
+refuses valid state if that description differs in one of two ways:
+
+- the operator's name. Older releases ran the same processor through another call of Spark: the same variables, keys and
+  bytes under another name.
+- the path of the state schema's file. It is absolute, so Spark would not find it after the checkpoint was moved.
+
+The contents of state values are read by the engine (`engine.autoscale.topics_codec`, `engine.autoscale.loads_codec`).
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
-_FORMER = "transformWithStateInPandasExec"
-_PRESENT = "transformWithStateInPySparkExec"
+_OLD_NAME = "transformWithStateInPandasExec"
+_NAME = "transformWithStateInPySparkExec"
 _VERSION = "v2"
 """First line of Spark's operator description files; the second line is JSON."""
 _SCHEMAS = "/state/0/_stateSchema/"
@@ -26,8 +29,7 @@ _SCHEMAS = "/state/0/_stateSchema/"
 def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
     """Rewrite the checkpoint's operator description for this release and location.
 
-    Returns whether it changed. The checkpoint may be on any storage; each file is replaced atomically. Safe to
-    repeat.
+    Returns whether it changed. The checkpoint may be on any storage. Files are replaced atomically; safe to repeat.
     """
     jvm, hadoop = spark.sparkContext._gateway.jvm, spark._jsc.hadoopConfiguration()
     root = jvm.org.apache.hadoop.fs.Path(checkpoint)
@@ -42,10 +44,10 @@ def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
             text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         finally:
             stream.close()
-        if (fitting := described_here(text, qualified.toString())) == text:
+        if (description := described_here(text, qualified.toString())) == text:
             continue
         out = files.createAtomic(status.getPath(), True)
-        out.write(fitting.encode())
+        out.write(description.encode())
         out.close()
         adopted = True
     if adopted:
@@ -57,17 +59,17 @@ def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
 
 
 def described_here(text: str, url: str) -> str:
-    """Return an operator description for this release and a checkpoint at `url`.
+    """Return an operator description, in Spark's form, for this release and a checkpoint at `url`.
 
-    In the form in which Spark stores it. Other operators, and descriptions of unknown form, are returned unchanged.
+    Other operators, and descriptions of unknown form, are returned unchanged.
     """
     version, _, body = text.partition("\n")
     if version != _VERSION:
         return text
     described = json.loads(body)
     operator, before = described["operatorInfo"], json.dumps(described)
-    if operator["operatorName"] == _FORMER:
-        operator["operatorName"] = _PRESENT
+    if operator["operatorName"] == _OLD_NAME:
+        operator["operatorName"] = _NAME
     for store in described["stateStoreInfo"]:
         store["stateSchemaFilePaths"] = [
             url + _SCHEMAS + path.rpartition(_SCHEMAS)[2] if _SCHEMAS in path else path

@@ -55,7 +55,7 @@ class OneBroker(EmbeddedBroker):
 
     START_SECONDS = 240.0
 
-    def more_properties(self) -> str:
+    def extra_properties(self) -> str:
         return FLUSHING
 
 

@@ -67,7 +67,7 @@ class ClusterBroker(EmbeddedBroker):
             return self.id in admin.list_topics(timeout=10).brokers
         return False
 
-    def more_properties(self) -> str:
+    def extra_properties(self) -> str:
         return FLUSHING + _PROPERTIES.format(
             id=self.id,
             voters=self.voters,

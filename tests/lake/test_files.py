@@ -116,7 +116,7 @@ def test_bounds_enclose_all_values_as_json(numbers, texts, instants):
         {"number": [None] * len(texts), "text": texts, "at": [None] * len(texts)},
         {"number": [None] * len(instants), "text": [None] * len(instants), "at": pa.array(instants, pa.int64())},
     ):
-        found.take(pa.table({name: pa.array(rows[name]).cast(schema.field(name).type) for name in rows}, schema))
+        found.add_rows(pa.table({name: pa.array(rows[name]).cast(schema.field(name).type) for name in rows}, schema))
     said = json.loads(found.to_json(), parse_constant=lambda text: pytest.fail(text))
     assert said["numRecords"] == len(numbers) + len(texts) + len(instants)
     told = [number for number in numbers if number is not None and not math.isnan(number)]

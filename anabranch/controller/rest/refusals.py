@@ -26,7 +26,7 @@ class Refusal(BaseModel):
 REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Refusal, "description": "Refused; nothing was changed."}}
 
 
-def answer_errors(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Turn all exceptions raised by a request into a `Refusal`."""
 
     def reason(status: int, text: str, headers: Any = None) -> JSONResponse:
@@ -34,7 +34,7 @@ def answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(NotLeader)
     async def _(request: Request, error: NotLeader) -> JSONResponse:
-        return reason(error.status, error.reason, {"Location": _at(error.url, request)})
+        return reason(error.status, error.reason, {"Location": _redirect_url(error.url, request)})
 
     @app.exception_handler(TooMany)
     async def _(request: Request, error: TooMany) -> JSONResponse:
@@ -46,8 +46,8 @@ def answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> JSONResponse:
-        asked = f"{request.scope.get('method', 'WebSocket')} {request.url.path[:200]}"
-        return reason(error.status_code, f"{error.detail}: {asked}", error.headers)
+        request_line = f"{request.scope.get('method', 'WebSocket')} {request.url.path[:200]}"
+        return reason(error.status_code, f"{error.detail}: {request_line}", error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -64,7 +64,7 @@ def answer_errors(app: FastAPI) -> None:
         return reason(500, "an error inside the controller; its log says more")
 
 
-def _at(url: str, request: Request) -> str:
+def _redirect_url(url: str, request: Request) -> str:
     """Return the requested URL at another node, with path and query as sent."""
     scheme = "ws" + url.removeprefix("http") if request.scope["type"] == "websocket" else url
     query = request.scope["query_string"].decode("ascii", "replace")

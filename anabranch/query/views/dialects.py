@@ -1,6 +1,6 @@
-"""Differences between the two engines: the words that begin with `$` in the texts of the views.
+"""Translation of the `$` words in the texts of the views to the SQL of DataFusion and Spark.
 
-Stage: under `anabranch.query.views`. Patterns are regular expressions that Rust and Java read alike.
+Stage: under `anabranch.query.views`. Patterns are regular expressions with the same meaning in Rust and Java.
 
 - `$micros(instant)`          microseconds since 1970, an integer
 - `$instant(millis)`           the inverse, of milliseconds
@@ -24,7 +24,7 @@ from anabranch.query.views.scanning import Rewrite, replace_word, rewrite_calls
 
 @dataclass(frozen=True)
 class Dialect:
-    """Translation of these words for an engine."""
+    """Translation for one engine."""
 
     calls: Mapping[str, Rewrite]
     now: str
@@ -35,7 +35,7 @@ class Dialect:
 
 
 _MARK = "\x01"
-"""In no JSON: there it is escaped."""
+"""Separator that never occurs in JSON, which escapes it."""
 _MICROS = "arrow_cast({0}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 DATAFUSION = Dialect(
@@ -43,7 +43,7 @@ DATAFUSION = Dialect(
         "$micros": lambda a: f"CAST({_MICROS.format(*a)} AS BIGINT)",
         "$instant": lambda a: _MICROS.format(f"to_timestamp_millis({a[0]})"),
         "$first": lambda a: f"regexp_match({a[0]}, {a[1]})[1]",
-        # There is no function for it: `anabranch.query.sql` puts in what the texts say that are in the lake.
+        # DataFusion has no such function: `anabranch.query.sql` inserts the values, which it reads from the lake.
         "$unescaped": lambda a: a[0],
         "$last": lambda a: f"last_value({a[0]} ORDER BY {', '.join(a[1:])}) FILTER (WHERE {a[0]} IS NOT NULL)",
         "$count": lambda a: f"coalesce(regexp_count({a[0]}, {a[1]}), 0)",
@@ -55,7 +55,7 @@ DATAFUSION = Dialect(
     },
     _MICROS.format("now()"),
 )
-"""The engine inside of deltalake."""
+"""Engine of the deltalake package."""
 
 SPARK = Dialect(
     {
@@ -71,4 +71,4 @@ SPARK = Dialect(
     },
     "current_timestamp()",
 )
-"""Spark SQL, whose session has UTC as its time zone."""
+"""Spark SQL, in a session with time zone UTC."""

@@ -13,7 +13,7 @@ from decisions.bundles.cluster import ClusterView, never_moved
 from decisions.bundles.configuration import GAIN
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import INT_MAX
-from decisions.bundles.projected import Load, Projected
+from decisions.bundles.projected import Load, ProjectedBroker
 from decisions.bundles.projection import move_bundle, project_loads
 from decisions.bundles.shedders import transfer
 from schemas.bundles import BundleDecision
@@ -29,7 +29,7 @@ def shed_for_gain(cluster: ClusterView) -> list[BundleDecision]:
     return _best_moves(cluster, brokers, givers, until) if givers else []
 
 
-def _giving_brokers(cluster: ClusterView, brokers: dict[str, Projected]) -> tuple[set[str], float]:
+def _giving_brokers(cluster: ClusterView, brokers: dict[str, ProjectedBroker]) -> tuple[set[str], float]:
     """Return the brokers that give, and the usage down to which they give.
 
     These are the brokers far enough above the emptiest, once it has been so for enough cycles in a row; before that,
@@ -68,7 +68,7 @@ def _giving_brokers(cluster: ClusterView, brokers: dict[str, Projected]) -> tupl
 
 
 def _best_moves(
-    cluster: ClusterView, brokers: dict[str, Projected], givers: set[str], until: float
+    cluster: ClusterView, brokers: dict[str, ProjectedBroker], givers: set[str], until: float
 ) -> list[BundleDecision]:
     """The best move of the fullest broker that has one, again and again."""
     conf, account = cluster.configuration, cluster.account
@@ -103,7 +103,7 @@ def _best_moves(
     return decisions
 
 
-def _movable_bundles(cluster: ClusterView, source: Projected) -> dict[str, Load]:
+def _movable_bundles(cluster: ClusterView, source: ProjectedBroker) -> dict[str, Load]:
     """The bundles of a broker that may leave it."""
     account, movable = cluster.account, dict[str, Load]()
     if not account.measured(BundleGate.SOLE_BUNDLE, source.count, ">", 1, source.name):
@@ -128,12 +128,12 @@ def _movable_bundles(cluster: ClusterView, source: Projected) -> dict[str, Load]
 
 
 def _best_move(
-    cluster: ClusterView, source: Projected, ordered: list[Projected], movable: dict[str, Load]
-) -> tuple[str, Projected] | None:
+    cluster: ClusterView, source: ProjectedBroker, ordered: list[ProjectedBroker], movable: dict[str, Load]
+) -> tuple[str, ProjectedBroker] | None:
     """The permitted bundle and destination with the highest gain; None: each bundle's reason is noted."""
     least = cluster.configuration.number("gainShedderMinGainPercentage") / 100
     usage, best = source.usage, least
-    chosen: tuple[str, Projected] | None = None
+    chosen: tuple[str, ProjectedBroker] | None = None
     levels = [(entry.usage, entry) for entry in ordered if entry is not source]
     for bundle, load in sorted(movable.items()):
         without, permitted = source.with_load(load, -1), cluster.found.permitted.get(bundle)
