@@ -15,7 +15,8 @@ from rich.console import Console
 
 from anabranch.cli.main import cli
 from anabranch.cli.river_text import river_text
-from anabranch.history.lineage.record import NothingOnRecord, read_river, river_of
+from anabranch.history.lineage import record
+from anabranch.history.lineage.record import LAYOUTS_BEFORE, NothingOnRecord, read_river, river_of
 from anabranch.history.lineage.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, picture
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from schemas.kafka.messages import LayoutEvent
@@ -24,6 +25,7 @@ from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
 from tests.examples import examples
 from tests.history.test_explain import at, written
+from tests.local import lake as rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOPIC = NAMES[0]
@@ -74,6 +76,39 @@ def test_bands_always_tile_the_key_space(rng):
     assert len([turn for turn in found.turns if turn.kind in ("split", "merge")]) == made.epoch
     drawn = ElementTree.fromstring(picture(found))
     assert len(arms_of(drawn)) == len(found.reaches)
+
+
+def test_window_parses_few_layouts_and_shows_the_same(tmp_path, monkeypatch):
+    """The newest layout before the window is a late one, with an older epoch."""
+    made, layouts, lake = SegmentLayout.create(1, rows.millis(0)), [], str(tmp_path / "lake")
+    for minute in range(200):
+        layouts.append((made, minute * 60))
+        made = (
+            made.split_segment(made.active[0].segment_id, rows.millis(minute * 60 + 59))
+            if len(made.active) == 1
+            else made.merge_segments(*(one.segment_id for one in made.active), rows.millis(minute * 60 + 59))
+        )
+    layouts.append((layouts[100][0], 150 * 60 - 30))
+    on_record = (rows.layout_event(one.to_metadata().model_dump(mode="json", by_alias=True), at) for one, at in layouts)
+    rows.write(lake, *on_record, rows.batch(0, 200 * 60))
+    whole, parsed = read_river(lake, rows.ORDERS), []
+
+    def counted(topic, events, *rest):
+        parsed.append(len(events))
+        return river_of(topic, events, *rest)
+
+    monkeypatch.setattr(record, "river_of", counted)
+    since = 150 * 60 - 20
+    assert read_river(lake, rows.ORDERS, rows.at(since)) == whole.within(rows.millis(since))
+    assert parsed == [LAYOUTS_BEFORE + 50]
+
+
+def test_newest_part_of_a_river_keeps_few_ended_segments():
+    whole = river([event(made, NOW + number * MINUTE) for number, made in enumerate(story())])
+    part = whole.newest(2)
+    assert [one.ends for one in part.reaches if one.ends is not None] == [NOW + 45 * MINUTE] * 2
+    assert part == whole.within(NOW + 30 * MINUTE)
+    assert whole.newest(5) is whole
 
 
 def test_unrecorded_changes_read_from_newest_layout():

@@ -20,6 +20,7 @@ from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.query.wording import millis
 from anabranch.web import asking
 from anabranch.web.curves import load_columns
+from anabranch.web.pages import topic
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
 from anabranch.web.past import Sample, read_decisions, read_holds, read_loads, read_silences
 from decisions.autoscale.policy import PolicyError, read_policy
@@ -29,7 +30,7 @@ from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, delivery, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.local.lake import ORDERS, at, batch, decision, hold, load, outcome, write
+from tests.local.lake import ORDERS, at, batch, decision, hold, layout_event, load, outcome, write
 from tests.web.pages import page
 
 ENDS = datetime(2026, 11, 22, 14, 30, tzinfo=timezone.utc)
@@ -93,6 +94,23 @@ def test_key_space_picture_links_and_has_table(lake):
     assert not any(name == "style" for one in picture.iter() for name in one.attrib)
     assert "<caption>Segments</caption>" in answer.text
     assert "0000 to 7fff" in answer.text
+
+
+def test_picture_of_many_segments_begins_later_and_says_so(tmp_path, monkeypatch):
+    made = SegmentLayout.create(1, millis(at(0)))
+    split = made.split_segment(0, millis(at(60)))
+    layouts = (made, split, split.merge_segments(1, 2, millis(at(120))))
+    metadata = (layout.to_metadata().model_dump(mode="json", by_alias=True) for layout in layouts)
+    holds = (hold(60 + number / 100) for number in range(2_000))
+    write(str(tmp_path), *(layout_event(one, 60 * n) for n, one in enumerate(metadata)), *holds, batch(0, 180))
+    found, asked = page(str(tmp_path)), f"/topic/river?name={ORDERS}"
+    whole = found.get(asked).text
+    assert "segments have ended" not in whole
+    assert 10 < whole.count('class="held ') < 300
+    monkeypatch.setattr(topic, "MAX_ENDED", 2)
+    cut = found.get(asked).text
+    assert "More than 2 segments have ended in this time: the picture begins at 2026-11-20 12:01:00 UTC" in cut
+    assert cut.count("<clipPath") == whole.count("<clipPath") - 1 == 3
 
 
 def test_a_part_asked_for_by_itself_is_a_whole_page(lake):

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from heapq import nlargest
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,10 @@ from lake.batches import last_batch
 from lake.tables import stream_columns
 from schemas.kafka.messages import LayoutEvent
 from schemas.tables.rows import DECISIONS, EVENTS
+
+
+LAYOUTS_BEFORE = 50
+"""Layouts before a window that are read: the newest may be a late one, of an earlier life of the name."""
 
 
 class NothingOnRecord(LookupError):
@@ -82,6 +87,11 @@ class River:
             turns=[turn for turn in self.turns if turn.at >= begin],
         )
 
+    def newest(self, ended: int) -> River:
+        """Return the river from an instant on, so late that at most so many of its segments have ended."""
+        ends = nlargest(ended + 1, (reach.ends for reach in self.reaches if reach.ends is not None))
+        return self.within(ends[-1]) if len(ends) > ended else self
+
 
 def read_river(lake: str, topic: str, since: datetime | None = None, until: datetime | None = None) -> River:
     """Return a topic's river in a time (aware; None: to the end). Raises `NothingOnRecord`, as Delta."""
@@ -96,19 +106,29 @@ def read_river(lake: str, topic: str, since: datetime | None = None, until: date
     where = (
         (pc.field("subject") == topic) & (pc.field("type") == "layout") & (pc.field("accepted_at") <= pa.scalar(end))
     )
-    rows = [
-        row
-        for rows in stream_columns(
-            lake, EVENTS, ("body", "accepted_at", "kafka_partition", "kafka_offset"), 1024, where
-        )
-        for row in rows.to_pylist()
-    ]
+    if since is not None:
+        where &= _begins(lake, where & (pc.field("accepted_at") <= pa.scalar(since)))
+    columns = ("body", "accepted_at", "kafka_partition", "kafka_offset")
+    rows = [row for rows in stream_columns(lake, EVENTS, columns, 1024, where) for row in rows.to_pylist()]
     if not rows:
         raise NothingOnRecord(f"no layout of {topic} is on record up to {end:%F %T} UTC")
     rows.sort(key=lambda row: (row["accepted_at"], row["kafka_partition"], row["kafka_offset"]))
     events = [LayoutEvent.model_validate_json(row["body"]) for row in rows]
     reasons, by_action = _decisions(lake, topic)
     return river_of(topic, events, millis(end), reasons, by_action).within(None if since is None else millis(since))
+
+
+def _begins(lake: str, before: pc.Expression) -> pc.Expression:
+    """Return a filter for the newest of these layouts and all later ones: months of others are not parsed."""
+    instants = (
+        instant
+        for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, before)
+        for instant in rows["accepted_at"].to_pylist()
+    )
+    begin = min(nlargest(LAYOUTS_BEFORE, instants), default=None)
+    if begin is None:
+        return pc.scalar(True)
+    return (pc.field("accepted_at") >= pa.scalar(begin)) & (pc.field("day") >= pa.scalar(begin.date()))
 
 
 Action = tuple[str, tuple[int, ...]]

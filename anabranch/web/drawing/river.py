@@ -26,6 +26,8 @@ CELLS = 120
 """Steps of time in which load is coloured."""
 MAX_CELLS = 12_000
 """Of all segments together; of many segments each has fewer."""
+MAX_ENDED = 500
+"""Ended segments in a picture: of thousands, each a pixel wide, browsers make seconds of work."""
 _BAR = 16
 _NARROWEST = 12.0
 
@@ -185,12 +187,14 @@ def _decisions(
 
 def _holds(held: Sequence[HoldSpan], river: River, axes: Places, why: Link) -> Iterator[Markup]:
     """Which gate held the topic, as a bar under the water."""
-    top = HEIGHT - BOTTOM + 26
+    top, drawn = HEIGHT - BOTTOM + 26, -1.0
     for number, hold in enumerate(held):
         begin, end = max(hold.since, river.since), min(hold.until, river.until)
-        if end <= begin:
-            continue
         left, right = axes.x(begin), axes.x(end)
+        # Within the pixel of the bar before, nobody sees it.
+        if end <= begin or right < drawn + 1:
+            continue
+        drawn = right
         is_compared = hold.measured is not None and hold.limit is not None
         numbers = f", {number_words(hold.measured)} against {number_words(hold.limit)}" if is_compared else ""
         yield Markup(

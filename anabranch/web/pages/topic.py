@@ -22,7 +22,7 @@ from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.query.wording import headline, millis
 from anabranch.web.asking import MAX_POLICY, PageNotFound, turn
 from anabranch.web.curves import MAX_CURVES, NO_CURVES, load_columns
-from anabranch.web.drawing.river import river_picture
+from anabranch.web.drawing.river import MAX_ENDED, river_picture
 from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import demand
 from anabranch.web.pages.windows import DEFAULT, LENGTHS, TimeWindow, WindowError, read_instant, read_window
@@ -80,7 +80,8 @@ def river(request: Request) -> Response:
     if wrong is None:
         try:
             with turn():
-                drawn = read_river(lake, name, window.since, window.until)
+                whole = read_river(lake, name, window.since, window.until)
+                drawn = whole.newest(MAX_ENDED)
                 since = max(window.since, datetime.fromtimestamp(drawn.since / 1000, timezone.utc))
                 decided = read_decisions(lake, name, since, window.until)
                 loads = read_loads(lake, name, since, window.until)
@@ -107,6 +108,7 @@ def river(request: Request) -> Response:
                     lambda identity: link("/decision", id=identity),
                 ),
                 "river": drawn,
+                "most": None if drawn is whole else MAX_ENDED,
                 "held": held[-200:],
                 "loads": loads,
                 "decided": [decision for decision in decided if decision.at >= millis(window.since)][-200:],
