@@ -24,7 +24,6 @@ from lake.tables import stream_columns
 from schemas.kafka.messages import LayoutEvent
 from schemas.tables.rows import DECISIONS, EVENTS
 
-
 LAYOUTS_BEFORE = 50
 """Layouts before a window that are read: the newest may be a late one, of an earlier life of the name."""
 
