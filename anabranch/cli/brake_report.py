@@ -122,8 +122,8 @@ def format_report(report: dict[str, Any]) -> str:
         lines.append(f"  … and {len(waiting) - SHOWN} more: --output json")
     if others:
         lines.append(
-            f"note      the settings read here have mode {report['mode']}, not {' or '.join(others)}: their windows and "
-            "limits may not be the executor's either; anabranch -c FILE decisions waiting reads its settings"
+            f"note      the settings read here have mode {report['mode']}, not {' or '.join(others)}: their windows "
+            "and limits may not be the executor's either; anabranch -c FILE decisions waiting reads its settings"
         )
     return "\n".join(lines)
 
