@@ -62,6 +62,14 @@ def test_extensible_manager_splits_in_cycle_four():
     assert state.bundle_split_hit_counts == {}
 
 
+def test_cycles_before_a_quiet_one_do_not_count():
+    state = {}
+    for rate in (1e6, 1e6, 1e6, 0.0, 1e6):
+        answered = cut(stats(msgRateIn=rate), loadManager="extensible", state=state)
+        assert answered.action == "hold"
+        state = state_of(answered)
+
+
 def where(algorithm, topics=None, bundle=FULL, **more):
     given = {} if topics is None else {"topics": {bundle: topics}}
     found = answer({"now": NOW, "operation": "split", "split": [bundle], "splitAlgorithm": algorithm, **given, **more})
