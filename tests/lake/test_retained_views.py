@@ -126,6 +126,19 @@ def test_layouts_and_consumers_of_kept_days_stay(stories):
         assert kept_days(lake) == before
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_highest_epoch_stays_beside_a_higher_deletion(form, tmp_path, monkeypatch):
+    """The topic was deleted at epoch 3 and made again; of its epoch 2 a late row of epoch 1 is newer."""
+    monkeypatch.setattr(retention_filter, "MARGIN", timedelta(0))
+    lake = str(tmp_path)
+    ready(lake)
+    steps = ["create", "split", "split", "split", "delete", "create", "split", "split", "late"]
+    write(lake, batch(1, 5 * MIDNIGHT), *told([(ANOTHER, step, 10, 6) for step in steps], form))
+    before = kept_days(lake)
+    assert forget_rows(lake, EVENTS, DAY, is_dry_run=False).rows > 0
+    assert kept_days(lake) == before
+
+
 def sent(row, sender):
     return row.model_copy(update={"sender": sender})
 

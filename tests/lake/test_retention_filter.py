@@ -68,7 +68,8 @@ def test_open_and_newest_decisions_stay_with_outcomes(made, is_of_one):
             write(lake, decision(at, number + 1, decision_id=identity, subject=topic))
             write(lake, outcome(identity, "intent", at, subject=topic))
             if ends is not None:
-                write(lake, outcome(identity, "applied", ends, subject=topic))
+                status = ("applied", "failed", "rejected", "superseded", "observed")[number % 5]
+                write(lake, outcome(identity, status, ends, subject=topic))
         for table in (DECISIONS, OUTCOMES):
             forget_rows(lake, table, DAY, is_dry_run=False, namespaces=namespaces)
         newest = {
