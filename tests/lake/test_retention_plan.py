@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta, timezone
 
 import pytest
+from deltalake import DeltaTable
 from pydantic import ValidationError
 
+from lake.files import read_table, table_path
 from lake.retention_plan import TABLES, Cut, plan_cuts
+from lake.state_snapshots import Horizon, SnapshotPiece, drop_horizons, write_horizon
 from schemas.settings.retention import RetentionSettings
 from schemas.settings.root import load_settings
+from schemas.tables.rows import HORIZONS
 
 pytestmark = pytest.mark.unit
 
@@ -54,6 +58,15 @@ def test_zero_days_keep_everything():
 def test_contradicting_days_are_refused(namespaces, said):
     with pytest.raises(ValidationError, match=said):
         settings(namespaces=namespaces)
+
+
+def test_horizons_after_the_needed_days_stay(tmp_path):
+    for number in range(4):
+        at = datetime(2026, 11, 1 + number, tzinfo=timezone.utc)
+        write_horizon(str(tmp_path), Horizon(at, "g", {}, frozenset(), [SnapshotPiece(b"", b"")], b""))
+    drop_horizons(str(tmp_path), {date(2026, 11, 1), date(2026, 11, 3)})
+    left = read_table(DeltaTable(table_path(str(tmp_path), HORIZONS)), ["day"])["day"].to_pylist()
+    assert sorted(day.day for day in left) == [1, 3, 4]
 
 
 def test_namespace_may_forget_what_all_others_keep():
