@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch.admin.answers import NotConnected, Response
@@ -102,6 +102,7 @@ owners, ranges = st.sampled_from([None, A, B, C]), st.sampled_from([None, (FIRST
 @given(
     st.sampled_from([MOVE, SPLIT]), ranges, st.sets(st.sampled_from([A, B, C])), owners, st.booleans(), st.booleans()
 )
+@example(MOVE, (FIRST, SECOND), {A, B}, None, True, True)
 def test_decision_applied_and_call_claimed(decision, found, brokers, owner, called, again):
     verdict = judge(decision, LiveBundle("test", found, tuple(brokers), owner), called, again)
     if isinstance(verdict, StillNeeded):
