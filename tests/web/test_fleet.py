@@ -218,6 +218,12 @@ def test_filtered_pages_complete_and_ordered(only, order, gate, namespace, words
     assert keys == sorted(keys)
 
 
+def test_page_behind_the_last_one_is_the_last_one():
+    last, behind = (choose(FLEET, Choice(page=number), set(), START, lambda _: True) for number in (4, 5))
+    assert behind == last
+    assert len(last.rows) == 173 % PAGE
+
+
 @given(st.dictionaries(st.sampled_from(["q", "only", "gate", "namespace", "order", "page"]), st.text(max_size=30)))
 def test_any_address_opens_and_links_back(query):
     """No address is an error; a link leads back to its selection."""

@@ -15,6 +15,7 @@ from anabranch.auth.callers import ANYBODY, Access
 from anabranch.auth.tokens import add_token
 from anabranch.collectors.metrics import OF_BROKERS, OF_COLLECTOR
 from anabranch.history.picture import BrakesView, ExecutorView, late_seconds
+from anabranch.web import telemetry
 from anabranch.web.processes import START_SECONDS, Probe, Probes, processes
 from anabranch.web.rows import PageFreshness
 from anabranch.web.sessions import IDLE_SECONDS, BrowserSessions
@@ -104,6 +105,16 @@ def test_kafka_lag_is_the_sum_with_its_age():
     probe.ask()
     state, words = states(now=later, probes=Probes(stream=probe))["Kafka lag"]
     assert (state, words.startswith("unknown for "), words.endswith(", 1,234 records before")) == ("bad", True, True)
+
+
+def test_silence_counts_from_the_first_unanswered_question(monkeypatch):
+    answers, seconds = [LAG_TEXT, None, None], [100.0]
+    monkeypatch.setattr(telemetry.time, "time", lambda: seconds[0])
+    probe = MetricsProbe(lambda: answers.pop(0), (LAG,))
+    for asked_at in (110.0, 120.0, 130.0):
+        seconds[0] = asked_at
+        probe.ask()
+    assert probe.lost_since() == 120.0
 
 
 def test_lag_that_metrics_do_not_say_is_unknown():

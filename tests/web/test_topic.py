@@ -214,6 +214,17 @@ def test_curve_ends_with_its_segment_and_in_silences():
     }
 
 
+def test_curve_begins_with_the_life_of_its_segment():
+    """The topic was deleted and made again: the load on record is of a segment of the same number before."""
+    again = Reach(0, 0x0000, 0xFFFF, 4_000, None, life=1)
+    samples = {0: [Sample(1_000, (1.0, 0, 0, 0)), Sample(6_000, (2.0, 0, 0, 0))]}
+    columns = load_columns(River("t", 0, 10_000, (again,), ()), samples, [], lambda sample: sample.rates[0])
+    assert dict(zip(columns["at"], columns["segments"][0]["load"], strict=True)) == {
+        **dict.fromkeys((0.0, 1.0, 4.0)),
+        **dict.fromkeys((6.0, 10.0), 2.0),
+    }
+
+
 def test_pause_of_the_job_is_a_silence(tmp_path):
     seconds = [*range(30), *range(100, 130)]
     write(str(tmp_path), *(batch(number, second) for number, second in enumerate(seconds)))
