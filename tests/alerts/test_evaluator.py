@@ -233,6 +233,15 @@ def test_pending_goes_on_after_a_restart(lake, receiver):
         assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
 
 
+def test_late_second_round_fires_what_is_pending(lake, receiver):
+    """Only the first round of a process comes after a pause; a later one is slow, as with a lake that cannot be read."""
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock, {**OPEN, "for": "10m"}) as evaluator:
+        evaluator.round()
+        clock.seconds += 3_600
+        assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
+
+
 @pytest.fixture(params=["alerts.yaml", "story-alerts.yaml"])
 def outages(request):
     """The rules that ship about a job that does nothing."""
