@@ -166,6 +166,20 @@ def test_decision_of_interrupted_batch_in_flight():
     assert replay.clusters["west"].decisions == 1
 
 
+def test_holds_of_interrupted_batch_are_said_again():
+    """The job died before it wrote them: to the next cycle they are news."""
+    bucket = balanced()
+    held = bucket.table(HOLDS).filter(pc.equal(bucket.table(HOLDS)["family"], "bundles"))
+    last = pc.min(held["batch_id"]).as_py()
+    for name in list(bucket.tables):
+        rows = pa.concat_tables(bucket.tables[name])
+        end = last if name in (HOLDS.name, "batches") else last + 1
+        bucket.tables[name] = [rows.filter(pc.less(rows["batch_id"], end))]
+    replay, different = replayed(bucket)
+    assert different == []
+    assert {(hold.gate, hold.seq) for hold in replay.clusters["west"].held.values()} == {(None, 0)}
+
+
 def test_report_dated_ahead_of_batch_accepted_again():
     bucket = recorded()
     ahead = NOW + 10 * MINUTE
