@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -222,6 +223,22 @@ def test_kill_is_atomic_and_next_try_completes(tmp_path, moment, left):
     forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     assert [offset for *_, offset in stored(lake)] == [2, 3]
     assert forgotten_before(DeltaTable(table_path(lake, DEAD_LETTERS))) == day(2)
+
+
+def test_files_that_others_replaced_meanwhile_are_looked_up_again(tmp_path, monkeypatch):
+    """Releases before this one, and Spark, compact without a promise to be alone."""
+    lake, commit, raced = str(tmp_path), DeltaTable.create_write_transaction, []
+    written(lake, [*(letter(0, 0, offset) for offset in range(3)), letter(9, 0, 9)])
+
+    def races(table, *given, **more):
+        if not raced:
+            raced.append(DeltaTable(table_path(lake, DEAD_LETTERS)).optimize.compact())
+            raise CommitFailedError("another commit was first")
+        commit(table, *given, **more)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", races)
+    assert forget_rows(lake, DEAD_LETTERS, day(5), is_dry_run=False).rows == 3
+    assert stored(lake) == [(day(9), 0, 9)]
 
 
 def test_batches_stay_while_all_other_rows_do(tmp_path):
