@@ -140,6 +140,8 @@ def test_a_page_that_waits_is_let_go_at_the_end(tmp_path):
         await waiting
 
     asyncio.run(scenario())
+    # Without an open page the lake is looked at seldom.
+    assert not fleet._wakers
 
 
 def row(number, namespace="acme/shop", **changed):
