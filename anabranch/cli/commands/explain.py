@@ -120,7 +120,7 @@ def _notes(explanation: Explanation) -> list[str]:
     if explanation.assumed_fresh:
         ids = ", ".join(map(str, explanation.assumed_fresh[:10]))
         notes.append(
-            f"when the loads of these segments were last seen is not on record, they are taken to be fresh: {ids}"
+            f"samples that change little are not on record, so the loads of these segments are taken to be fresh: {ids}"
         )
     if explanation.asked_at > explanation.record_ends_at:
         notes.append(

@@ -123,7 +123,10 @@ def explain(
     course = read_outline(lake, columns_of(BATCHES), until)
     begins = pc.min(course["batch_at"]).as_py() or first_batch_after(lake, until) or ends
     if until < begins:
-        raise NotOnRecord(f"the record begins at {begins:%F %T} UTC, and {until:%F %T} is before that")
+        raise NotOnRecord(
+            f"the record begins at {begins:%F %T} UTC, and {until:%F %T} is before that: ask for a later time, "
+            "or for none, which is the end of the record"
+        )
     if until > ends + _AFTER_RECORD:
         raise NotOnRecord(
             f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
