@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from click.core import ParameterSource
 from anabranch.cli.exits import Unreachable
 from schemas.printable import printable
 
+_UNFOLDED = 10_000
+"""Columns of a table that is read by another program."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -53,6 +56,13 @@ def reading_lake(lake: str, *refusals: type[Exception], action: str = "read") ->
         # Errors of Delta go on with a stack of Rust.
         reason = printable(str(error).strip().partition("\n")[0])
         raise Unreachable(f"the lake {lake} cannot be {action}: {reason}") from error
+
+
+def print_table(table: object) -> None:
+    """Print a table of rich: as wide as the terminal, and in a pipe or a file one line a row, nothing folded."""
+    from rich.console import Console
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED).print(table)
 
 
 def quantity(count: float, noun: str) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 
 from anabranch.auth.tokens import add_token
+from anabranch.cli.main import cli
 from anabranch.local.doctor import examine, wrong_packages
 from anabranch.local.processes import TOKEN_VARIABLE, carries_token
 from anabranch.local.setup import LOCALFS_JAR
@@ -54,6 +56,13 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
     assert set(found) == {"jars for spark", "jars for kafka", "jars for zookeeper", "disk", "port of the broker"}
     assert "another SHA-256" in found["jars for spark"].found
     assert all(finding.remedy for finding in found.values())
+
+
+@pytest.mark.process
+def test_table_in_a_pipe_keeps_each_path_on_a_line(tmp_path):
+    file = home_with(tmp_path)
+    run = CliRunner().invoke(cli, ["--home", str(HOME), "-c", str(file), "doctor"])
+    assert any(line.startswith("ok") and str(file) in line for line in run.output.splitlines()), run.output
 
 
 def port_of_the_controller(tmp_path, monkeypatch, url):

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from anabranch.cli.context import DEMONSTRATION, Context
+from anabranch.cli.reports import print_table
 
 
 @click.command("doctor")
@@ -30,7 +31,6 @@ def doctor_command(context: Context, output: str) -> None:
     if output == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
@@ -39,6 +39,6 @@ def doctor_command(context: Context, output: str) -> None:
         for finding in findings:
             mark = "[green]ok[/green]" if finding.ok else "[red]wrong[/red]"
             table.add_row(mark, finding.check, finding.found, "" if finding.ok else finding.remedy)
-        Console().print(table)
+        print_table(table)
     if not all(finding.ok for finding in findings):
         raise click.exceptions.Exit(1)

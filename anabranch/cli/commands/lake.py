@@ -12,7 +12,7 @@ from anabranch.cli.commands import state
 from anabranch.cli.commands.lake_check import check
 from anabranch.cli.commands.lake_retain import retain_rows
 from anabranch.cli.context import Context
-from anabranch.cli.reports import reading_lake
+from anabranch.cli.reports import print_table, reading_lake
 from schemas.printable import printable
 from schemas.settings.root import Settings
 from schemas.tables.rows import HORIZONS, TABLES
@@ -214,7 +214,7 @@ def _show_tables(lake: str, output: str) -> None:
         cells = ("rows", "version", "files", "committedAt")
         shown = ["-" if row[cell] is None else str(row[cell]) for cell in cells]
         grid.add_row(row["table"], *shown, row.get("writtenBy", "not made yet"))
-    _print_table(grid)
+    print_table(grid)
 
 
 def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
@@ -240,19 +240,13 @@ def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
             # Text, not str: what a stranger sent may look like markup.
             shown = value[:_SHOWN_BYTES] if isinstance(value, bytes) else _plain(value)
             grid.add_row(Text(column, "dim"), Text(printable(str(shown))))
-        _print_table(grid)
+        print_table(grid)
 
 
 def _plain(value: object) -> str:
     if isinstance(value, (datetime, date)):
         return value.isoformat()
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _print_table(renderable: object) -> None:
-    from rich.console import Console
-
-    Console(markup=True, highlight=False).print(renderable)
 
 
 lake_command.add_command(state.state_command)
