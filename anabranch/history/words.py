@@ -12,7 +12,7 @@ from datetime import datetime
 from rich.cells import cell_len
 
 from anabranch.history.picture import HoldView
-from decisions.autoscale.gates import DESCRIPTIONS
+from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from schemas.ids import topic_parts
 
 
@@ -95,7 +95,8 @@ def _figures(hold: HoldView, now: datetime) -> str:
             return ""
         return f"{measured / 1000:.0f} of {limit / 1000:.0f} s" if limit < 120_000 else f"of {span(limit / 1000)}"
     if unit == "ratio":
-        return f"{measured * 100:.0f} % of the threshold"
+        kind = "merge" if hold.gate == Gate.MERGE_THRESHOLDS.value else "split"
+        return f"{measured * 100:.0f} % of the {kind} threshold"
     return f"{amount(measured)} of {amount(limit)}"
 
 

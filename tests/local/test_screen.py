@@ -285,7 +285,12 @@ class TestWords:
 
     @pytest.mark.parametrize(
         ("gate", "measured", "limit", "figures"),
-        [("max-segments", 16.0, 16.0, "16 of 16"), ("split-thresholds", 0.534, 1.0, "53 % of the threshold")],
+        [
+            ("max-segments", 16.0, 16.0, "16 of 16"),
+            ("split-thresholds", 0.534, 1.0, "(53 % of the split threshold)"),
+            ("merge-thresholds", 1.8, 1.0, "(180 % of the merge threshold)"),
+            ("one-hot-key", 2.3, 4.6, "(230 % of the split threshold)"),
+        ],
     )
     def test_figures_are_in_the_unit_of_the_gate(self, gate, measured, limit, figures):
         assert figures in hold_reason(HoldView(gate, measured, limit, None, at(0)), at(0))
