@@ -204,8 +204,8 @@ class Steps:
             raise _Superseded("it rolled over meanwhile: the stamp names the old ledger and counts for nothing")
         # Properties that a client set between our reading and writing were replaced.
         other_writes = record.version - version - 1
-        others = {"others": other_writes} if other_writes else {}
-        return StepOutcome("applied", {"how": "promoted", "version": record.version} | others)
+        replaced = {"others": other_writes} if other_writes else {}
+        return StepOutcome("applied", {"how": "promoted", "version": record.version} | replaced)
 
     def _cursor(self, path: str, ledger: int) -> tuple[Cursor, int]:
         """Return a subscription that still has this ledger, and the version of its znode."""
