@@ -1,10 +1,9 @@
 """State announced by a collector, and the changes to announce now.
 
-Only the difference is announced, and everything now and then.
-
-Stage: between what was read and the publisher; pure: instants are arguments. Level-based: what could not be handed to
-Kafka is taken back by `unsay` and comes out as a difference again, as it is then. A collector that starts says all,
-and of topics that the one before it knew that they are gone; its `sender` is higher, so the job believes it.
+Stage: between what was read and the publisher; pure: instants are arguments. Only differences are announced, and
+everything at intervals (`resync`). Level-based: `retract` takes back what did not reach Kafka, so it is a difference
+again, with its value at that time. A collector that starts announces everything, and deletions of topics that only its
+predecessor knew; its `sender` is higher, so the job believes it.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import ConsumerEventKind, LayoutCause, SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata, SegmentInfo
 
-UNSAID = -1
-"""In place of a number of consumers that did not get to Kafka."""
+UNANNOUNCED = -1
+"""Stands for a number of consumers that did not reach Kafka."""
 
 
 class Consumers(NamedTuple):
-    """The consumers of one subscription."""
+    """Consumers of a subscription."""
 
     type: SubscriptionType
     number: int
 
 
-class Full(NamedTuple):
-    """A layout that was said in full."""
+class FullAnnouncement(NamedTuple):
+    """Announcement of a whole layout."""
 
     known: LayoutEntry
     at: int
     """ms."""
 
     @classmethod
-    def of(cls, record: KafkaRecord, layout: ScalableTopicMetadata, announced_at: int) -> Full:
+    def of(cls, record: KafkaRecord, layout: ScalableTopicMetadata, announced_at: int) -> FullAnnouncement:
         """Return the full announcement that a record contains."""
         return cls(LayoutEntry(record.key, layout.epoch, digest_of(layout_in(record.value))), announced_at)
 
@@ -50,12 +49,12 @@ class Topic:
 
     layout: ScalableTopicMetadata
     consumers: dict[str, Consumers] = field(default_factory=dict)
-    is_said: bool = True
-    """Whether the layout got to Kafka, as far as is known."""
-    said_at: int = 0
-    """When all of it was said last, ms; its layout maybe by the digest."""
-    full: Full | None = None
-    """How the layout was said in full last."""
+    is_announced: bool = True
+    """False: the layout did not reach Kafka."""
+    announced_at: int = 0
+    """Time of the last announcement of everything, ms; the layout may have gone by digest."""
+    full: FullAnnouncement | None = None
+    """Last announcement of the whole layout."""
 
 
 @dataclass
@@ -65,33 +64,33 @@ class AnnouncedState:
     sender: int
     topics: dict[str, Topic] = field(default_factory=dict)
     policies: dict[str, AutoScalePolicyOverride | None] = field(default_factory=dict)
-    """Of namespaces; None: said that there is none."""
+    """Announced overrides by namespace; None: it has none."""
     too_large: set[str] = field(default_factory=set)
     """Topics whose layout does not fit into a record."""
     before: dict[str, ScalableTopicMetadata] = field(default_factory=dict)
-    """Topics that a collector before this one knew and that were not seen yet, with their layouts."""
+    """Layouts of topics that a previous collector knew and this one has not seen yet."""
     subscriptions: dict[str, dict[str, SubscriptionType]] = field(default_factory=dict)
-    """Subscriptions that a collector before this one announced, of topics that were not seen yet."""
+    """Subscriptions announced by a previous collector, of topics that this one has not seen yet."""
     changes: int = 0
-    """How often what is known of layouts and subscriptions has changed."""
+    """Number of changes of layouts and subscriptions."""
     again: list[KafkaRecord] = field(default_factory=list)
-    """What is gone, and this did not reach Kafka: it is said again as it is, before anything else."""
+    """Deletions that did not reach Kafka; announced again unchanged, before anything else."""
 
     def layout(self, topic: str, layout: ScalableTopicMetadata, now: int) -> list[KafkaRecord]:
         """Return the records for a layout that was read at `now` (ms)."""
         state = self.topics.get(topic)
-        if state is not None and state.is_said and state.layout == layout:
+        if state is not None and state.is_announced and state.layout == layout:
             return []
         before = self.before.get(topic)
-        if before is not None and compare_lives(before, layout) > 0:
+        if before is not None and compare_incarnations(before, layout) > 0:
             return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
-        life = compare_lives(state.layout, layout) if state is not None else 0
+        life = compare_incarnations(state.layout, layout) if state is not None else 0
         if life > 0:
             return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
         if state is not None and (life < 0 or layout.epoch < state.layout.epoch):
-            return []  # a server whose memory is behind
+            return []  # a server with an outdated layout
         record = layout_record(
-            topic, cause_of(state.layout if state and state.is_said else None, layout), layout, now, self.sender
+            topic, cause_of(state.layout if state and state.is_announced else None, layout), layout, now, self.sender
         )
         if record is None:
             self.too_large.add(topic)
@@ -100,14 +99,14 @@ class AnnouncedState:
         self.before.pop(topic, None)
         self.changes += 1
         if state is None:
-            state = self.topics[topic] = Topic(layout, said_at=now)
+            state = self.topics[topic] = Topic(layout, announced_at=now)
             before_this = self.subscriptions.pop(topic, {})
-            state.consumers = {name: Consumers(type, UNSAID) for name, type in before_this.items()}
-        state.layout, state.is_said, state.full = layout, True, Full.of(record, layout, now)
+            state.consumers = {name: Consumers(type, UNANNOUNCED) for name, type in before_this.items()}
+        state.layout, state.is_announced, state.full = layout, True, FullAnnouncement.of(record, layout, now)
         return [record]
 
     def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[KafkaRecord]:
-        """Return records of a topic's consumers at `now` (ms); None without an announced layout."""
+        """Return the records for a topic's consumers at `now` (ms); none without an announced layout."""
         state = self.topics.get(topic)
         if state is None:
             return []
@@ -117,7 +116,7 @@ class AnnouncedState:
             before = state.consumers.get(name)
             if before == (type, count):
                 continue
-            if before is None or before.number == UNSAID:
+            if before is None or before.number == UNANNOUNCED:
                 event = "snapshot"
             else:
                 event = "registered" if count > before.number else "unregistered"
@@ -145,17 +144,19 @@ class AnnouncedState:
         self.policies[namespace] = policy
         return [policy_record(namespace, policy, now, self.sender)]
 
-    def unsay(self, record: KafkaRecord) -> None:
-        """Forget what a record that did not reach Kafka had said, so that it is said again."""
+    def retract(self, record: KafkaRecord) -> None:
+        """Take back a record that did not reach Kafka, so that its content is announced again."""
         if record.is_end:
             self.again.append(record)
         elif record.key == EVERY_TOPIC:
             self.policies.clear()
         elif (state := self.topics.get(record.key)) is not None and record.source == "consumer-events":
-            # Which subscriptions there were is still known: one that goes is said to be gone.
-            state.consumers = {name: Consumers(consumer.type, UNSAID) for name, consumer in state.consumers.items()}
+            # Keep the subscriptions, so that their deletion is still announced.
+            state.consumers = {
+                name: Consumers(consumer.type, UNANNOUNCED) for name, consumer in state.consumers.items()
+            }
         elif state is not None:
-            state.is_said = False
+            state.is_announced = False
 
     def known(self, topic: str, now: int, full_ms: int) -> LayoutEntry | None:
         """Return the announced layout of a topic if its digest is enough, else None.
@@ -164,23 +165,23 @@ class AnnouncedState:
         is known.
         """
         state = self.topics[topic]
-        is_enough = state.is_said and state.full is not None and now - state.full.at < full_ms
+        is_enough = state.is_announced and state.full is not None and now - state.full.at < full_ms
         return state.full.known if is_enough and state.full else None
 
     def repeats(self, topic: str, now: int, with_layout: bool = True) -> Iterator[KafkaRecord]:
-        """All that is known of a topic, once more; without the layout where that is said by its digest."""
+        """Yield everything known of a topic again; without the layout if its digest is announced."""
         state = self.topics[topic]
-        state.said_at = now
+        state.announced_at = now
         record = layout_record(topic, "snapshot", state.layout, now, self.sender) if with_layout else None
         if record is not None:
-            state.full = Full.of(record, state.layout, now)
+            state.full = FullAnnouncement.of(record, state.layout, now)
             yield record
         for name, (type, count) in state.consumers.items():
-            if count != UNSAID:
+            if count != UNANNOUNCED:
                 yield consumers_record(topic, name, type, "snapshot", count, now, self.sender)
 
     def repeat_policies(self, now: int) -> Iterator[KafkaRecord]:
-        """The overrides of all namespaces, once more."""
+        """Yield the overrides of all namespaces again."""
         for namespace, policy in self.policies.items():
             yield policy_record(namespace, policy, now, self.sender)
 
@@ -206,11 +207,11 @@ def _is_rebucketed(before: ScalableTopicMetadata, segment: SegmentInfo) -> bool:
     return len(parents) == 1 and parents[0].hash_range == segment.hash_range
 
 
-def compare_lives(before: ScalableTopicMetadata, after: ScalableTopicMetadata) -> int:
-    """Compare the lives of two layouts of a topic: 0 for the same, 1 if `after` is later, -1 if earlier.
+def compare_incarnations(before: ScalableTopicMetadata, after: ScalableTopicMetadata) -> int:
+    """Compare the incarnations of two layouts: 0 for the same, 1 if that of `after` is later, -1 if earlier.
 
-    A later life means that the topic was deleted and created again. Judged by the creation times of the segments, as
-    ids and epochs begin anew.
+    A topic that is deleted and created again has a later incarnation. Segments are compared by creation time, because
+    ids and epochs start again.
     """
     for id, segment in after.segments.items():
         former = before.segments.get(id)

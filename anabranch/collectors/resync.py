@@ -26,7 +26,7 @@ class Repeats:
     def __init__(
         self, announced: AnnouncedState, seconds: float, announce: Callable[[list[KafkaRecord]], None]
     ) -> None:
-        self._said, self._seconds, self._announce = announced, seconds, announce
+        self._announced, self._seconds, self._announce = announced, seconds, announce
         self._topics: deque[str] = deque()
         """The topic that was said longest ago first."""
         self._look_at = self._policies_at = 0.0
@@ -37,7 +37,7 @@ class Repeats:
 
     def say(self, now: float, has_room: Callable[[], bool]) -> None:
         """Announce what is due at `now`, as long as there is room."""
-        again, self._said.again = self._said.again, []
+        again, self._announced.again = self._announced.again, []
         self._announce(again)
         if now < self._look_at:
             return
@@ -47,24 +47,24 @@ class Repeats:
             self._policies_at = now + self._seconds
         if now >= self._policies_at and has_room():
             self._policies_at = now + self._seconds
-            self._announce(list(self._said.repeat_policies(now_ms)))
+            self._announce(list(self._announced.repeat_policies(now_ms)))
         unchanged = []
         for topic in self._due(now_ms, has_room):
-            by_digest = self._said.known(topic, now_ms, int(self._seconds * 1_000 * FULL_EVERY))
+            by_digest = self._announced.known(topic, now_ms, int(self._seconds * 1_000 * FULL_EVERY))
             if by_digest is not None:
                 unchanged.append(by_digest)
-            self._announce(list(self._said.repeats(topic, now_ms, with_layout=by_digest is None)))
-        self._announce(list(known_records(unchanged, now_ms, self._said.sender)))
+            self._announce(list(self._announced.repeats(topic, now_ms, with_layout=by_digest is None)))
+        self._announce(list(known_records(unchanged, now_ms, self._announced.sender)))
 
     def _due(self, now_ms: int, has_room: Callable[[], bool]) -> Iterator[str]:
         """Topics that were not said for so long, as long as there is room."""
         for _ in range(len(self._topics)):
             topic = self._topics[0]
-            announced = self._said.topics.get(topic)
+            announced = self._announced.topics.get(topic)
             if announced is None:
                 self._topics.popleft()
                 continue
-            if now_ms - announced.said_at < self._seconds * 1_000 or not has_room():
+            if now_ms - announced.announced_at < self._seconds * 1_000 or not has_room():
                 return
             self._topics.rotate(-1)
             yield topic

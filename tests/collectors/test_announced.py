@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.collectors import resync as repeats
-from anabranch.collectors.announced import AnnouncedState, Consumers, cause_of, compare_lives
+from anabranch.collectors.announced import AnnouncedState, Consumers, cause_of, compare_incarnations
 from anabranch.collectors.resync import Repeats
 from decisions.topic.layout import SegmentLayout
 from schemas.codecs.known_layouts import FULL_EVERY
@@ -62,9 +62,9 @@ def test_recreated_topic_retracted_first():
 
 
 def test_segment_instants_separate_incarnations():
-    assert compare_lives(BEFORE.to_metadata(), SPLIT.to_metadata()) == 0
-    assert compare_lives(SPLIT.to_metadata(), LATER.to_metadata()) == 1
-    assert compare_lives(LATER.to_metadata(), SPLIT.to_metadata()) == -1
+    assert compare_incarnations(BEFORE.to_metadata(), SPLIT.to_metadata()) == 0
+    assert compare_incarnations(SPLIT.to_metadata(), LATER.to_metadata()) == 1
+    assert compare_incarnations(LATER.to_metadata(), SPLIT.to_metadata()) == -1
 
 
 def test_announcements_take_the_short_way_of_the_job():
@@ -147,7 +147,7 @@ def test_listener_learns_state_despite_losses(steps):
         records = read(topic)
         for record in records:
             if what == "lost":
-                said.unsay(record)
+                said.retract(record)
             else:
                 listener.announce(record)
         if what == "repeat" and topic in said.topics:
@@ -190,5 +190,5 @@ def test_undelivered_layout_not_repeated_by_digest():
     said = AnnouncedState(7)
     (record,) = said.layout(T, SPLIT.to_metadata(), NOW)
     assert said.known(T, NOW, 1_000) is not None
-    said.unsay(record)
+    said.retract(record)
     assert said.known(T, NOW, 1_000) is None

@@ -1,13 +1,12 @@
-"""Consumers counted by what brokers' loads show: those that are attached to segments.
+"""Number of consumers, counted by their attachments to segments in the loads of brokers.
 
-Stage: beside `loads`; needs no call of its own. Pulsar gives every consumer a segment as long as there are enough of
-them, and Pulsar's clients name the consumer of a segment `NAME-seg-ID`. So distinct names are the registered consumers,
-unless there are more of them than segments: those beyond show nowhere. The number is then too small, and that never
-makes a merge possible: no merge goes below the number of consumers, and there are as many as segments already.
+Stage: beside `loads`; needs no calls of its own. Pulsar gives every consumer a segment while there are enough, and its
+clients name the consumer of a segment `NAME-seg-ID`. So the distinct names are the registered consumers. If there are
+more consumers than segments, the surplus is not visible and the number too small. That never makes a merge possible: no
+merge goes below the number of consumers, and as many as segments are counted.
 
-Like Pulsar this counts a consumer that lost its connection until a grace period is over. As long as some broker's load
-is not known nobody is dropped, and a topic of which there was no whole view yet counts one consumer for each active
-segment that is not seen.
+Like Pulsar, this counts a consumer that lost its connection until a grace period is over. While a broker's load is
+unknown no consumer is dropped, and a topic that was never seen completely counts one for each unseen active segment.
 """
 
 from __future__ import annotations
@@ -21,41 +20,41 @@ from anabranch.collectors.pulsar.brokers import Brokers
 from schemas.kafka.messages import SubscriptionType
 
 GRACE_SECONDS = 60.0
-"""As Pulsar ships `scalableTopicConsumerSessionGracePeriodSeconds`."""
+"""Pulsar's default of `scalableTopicConsumerSessionGracePeriodSeconds`."""
 
 
 @dataclass
 class _Group:
-    """The consumers of one subscription."""
+    """Attached consumers of a subscription."""
 
     type: SubscriptionType
     seen_at: dict[str, float] = field(default_factory=dict)
-    """By name, when it was attached last."""
+    """Time of the last load that shows a consumer, by name."""
 
 
 class AttachedConsumers:
-    """Announces the counts of all topics whenever a load has come."""
+    """Counts of all topics, announced after each load."""
 
     def __init__(
         self, brokers: Brokers, announced: AnnouncedState, announce: Callable[[list[KafkaRecord]], None]
     ) -> None:
-        self._brokers, self._said, self._announce = brokers, announced, announce
+        self._brokers, self._announced, self._announce = brokers, announced, announce
         self._groups: dict[str, dict[str, _Group]] = {}
         self._counted: set[str] = set()
-        """Topics that were counted when the loads of all brokers were known."""
+        """Topics that were counted with the loads of all brokers known."""
         self._was_whole = False
         self._topics_of: dict[str, set[str]] = {}
-        """By broker, the topics with consumers in its last load."""
+        """Topics with consumers in the last load of each broker."""
         self._in_grace: set[str] = set()
-        """Topics with a consumer that is counted and not attached."""
+        """Topics with a counted consumer that is not attached."""
 
     @property
     def unread(self) -> int:
-        """Number of topics that were never counted with a whole view."""
-        return len(self._said.topics.keys() - self._counted)
+        """Number of topics that were never counted with the loads of all brokers known."""
+        return len(self._announced.topics.keys() - self._counted)
 
     def take_load(self, broker: str, now: float, now_ms: int) -> None:
-        """Count again what a new load of a broker may have changed."""
+        """Count the topics again that a new load of a broker may have changed."""
         load = self._brokers.known[broker].load
         topics = set(load.consumers) if load is not None else set()
         changed = topics | self._topics_of.get(broker, set()) | self._in_grace
@@ -64,15 +63,15 @@ class AttachedConsumers:
             changed |= self._topics_of.pop(left)
         is_whole = self._is_whole()
         if is_whole and not self._was_whole:
-            changed |= self._said.topics.keys()
+            changed |= self._announced.topics.keys()
         self._was_whole = is_whole
         self.count(changed, now, now_ms)
 
     def count(self, topics: Iterable[str], now: float, now_ms: int) -> None:
-        """Announce the consumers of topics, as far as they have changed."""
+        """Count the consumers of topics and announce changes."""
         is_whole = self._is_whole()
         for name in topics:
-            topic = self._said.topics.get(name)
+            topic = self._announced.topics.get(name)
             if topic is None:
                 self.forget(name)
                 continue
@@ -81,10 +80,10 @@ class AttachedConsumers:
                 self._counted.add(name)
             elif name not in self._counted:
                 numbers = {**topic.consumers, **numbers}
-            self._announce(self._said.consumers(name, numbers, now_ms))
+            self._announce(self._announced.consumers(name, numbers, now_ms))
 
     def forget(self, topic: str) -> None:
-        """Forget a topic that is gone."""
+        """Forget a deleted topic."""
         self._groups.pop(topic, None)
         self._counted.discard(topic)
         self._in_grace.discard(topic)
@@ -113,7 +112,7 @@ class AttachedConsumers:
         }
 
     def _unseen(self, name: str, topic: Topic) -> int:
-        """Number of active segments that no load shows."""
+        """Return the number of active segments that no load shows."""
         seen = {
             segment
             for broker in self._brokers.known.values()

@@ -1,9 +1,9 @@
-"""Known brokers of a cluster: connection, call budget, segments, health; and which one to ask.
+"""Known brokers of a cluster: connection, call budget, segments, health; and the one to ask about a topic.
 
-Stage: under `collector`; makes no calls. Layouts may be asked of any broker, so a topic leaves one that is silent at
-once. Registered consumers may not: a broker that is asked for them keeps a controller for the topic from then on, and
-stands by if another one leads it. One of 5.0.0-M1 that stood by when the leader died is elected and never knows it: it
-answers every split and merge with 500 until it is started again. So only the leader is asked. See docs/pulsar.md.
+Stage: under `collector`; makes no calls. Any broker knows layouts, so a topic leaves a silent broker at once. Only its
+leader is asked for registered consumers: any other broker that is asked keeps a standby controller for the topic from
+then on, and one of 5.0.0-M1 that is elected after the leader's death never learns it. It would answer every split and
+merge with 500 until it is restarted. See docs/pulsar.md.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from anabranch.collectors.pulsar.refresh import Refresh
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 15.0
-"""Delay after a call that a broker has not answered; doubled each time, up to the longest, and random within that."""
+"""Delay after an unanswered call: doubled each time up to the longest, and randomized."""
 LAYOUT_TURN = 4
 LEADER_SECONDS = 30.0
-"""Until a topic's leader is asked for again. After a leader's death its clients make another broker the leader; if the
-collector asked at the same instant, the broker that it asks might become one that stands by."""
+"""Time until a topic's leader is looked up again. After a leader's death the clients elect another broker; a lookup at
+the same instant could make the broker that is asked a standby."""
 STUCK_PERIODS = 3
-"""A broker that answers the same bytes for so many periods, with traffic in them, computes no rates any more: as its
-answer counts messages too, traffic changes it even at constant rates."""
+"""Periods of unchanged answers after which a broker with traffic counts as stuck: answers also count messages, so
+traffic changes them even at constant rates."""
 
 
 @dataclass
 class FollowedBroker:
-    """One broker."""
+    """Broker of the cluster, and its health."""
 
     name: str
-    """As the cluster announces it: the reporter of its samples."""
+    """Its announced name: the reporter of its samples."""
     reader: BrokerReader
     refresh: Refresh
     budget: Budget
     consumers: Sweep
-    """The topics whose consumers it is asked for."""
+    """Topics whose consumers it is asked for."""
     layouts: Sweep
     in_flight: int = 0
     load: BrokerLoad | None = None
-    """Its last answer; None: none, or not lately."""
+    """Its last answer; None: there is none, or none of late."""
     read_at: float = float("-inf")
-    """When that was asked for."""
+    """Time of the request for it."""
     read_seconds: float = 0.0
-    """How long it took to answer that."""
-    said_at: float = float("-inf")
-    """When its load was sent to Kafka last."""
+    """Time that it took to answer."""
+    sent_at: float = float("-inf")
+    """Time when its load was last sent to Kafka."""
     trouble: str | None = None
-    """Why its load cannot be read."""
+    """Reason why its load cannot be read."""
     silent_until: float = float("-inf")
-    """After a call without an answer it is left alone for a while."""
+    """No calls before this time, after one without an answer."""
     failures: int = 0
     silent_since: float = float("-inf")
-    """When the first of these failed."""
+    """Time of the first of these failures."""
     joined_at: float = field(default_factory=time.monotonic)
     _looks: int = 0
 
     def failed(self, why: str, now: float, random: Random) -> None:
-        """A call got no answer: the broker is left alone, longer each time."""
+        """Note a call without an answer; wait longer each time before the next."""
         if not self.failures:
             self.silent_since = now
         self.failures += 1
@@ -74,7 +74,7 @@ class FollowedBroker:
         self.trouble = why
 
     def answered(self) -> None:
-        """A call got its answer."""
+        """Note an answered call."""
         self.failures = 0
         self.silent_until = float("-inf")
 
@@ -94,11 +94,11 @@ class FollowedBroker:
         return ("stats", topic) if topic is not None else ("layout", self.layouts.next(now))
 
     def unchanged_seconds(self, now: float) -> float:
-        """Time since its rates were other ones."""
+        """Return the time since its answer last changed."""
         return max(0.0, now - self.refresh.changed_at)
 
     def is_stuck(self, now: float) -> bool:
-        """Return whether the broker has stopped computing its rates, by its answers, and is not idle."""
+        """Return True if the broker has traffic and has stopped computing its rates."""
         return (
             self.load is not None
             and self.load.has_traffic
@@ -107,39 +107,39 @@ class FollowedBroker:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the last calls got no answer."""
+        """True if the last calls got no answer."""
         return self.failures >= 2
 
 
 @dataclass
 class Brokers:
-    """All of them, by name, and who is asked about what."""
+    """All brokers by name, and the one to ask about each topic."""
 
     known: dict[str, FollowedBroker] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
-    """The broker that is asked for the layout of each topic."""
+    """Broker that is asked for the layout of each topic."""
     consumers: dict[str, str] = field(default_factory=dict)
-    """The broker that is asked for the consumers of each topic: the one that leads it."""
+    """Broker that is asked for the consumers of each topic: its leader."""
     asks_stats: bool = False
-    """Whether topics are asked for their registered consumers."""
+    """True: leaders are asked for registered consumers."""
     leaderless: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    """Topics whose leader is not known, each with the instant before which it is not asked for."""
+    """Topics without a known leader, each with the earliest time of the next lookup."""
 
     def add_topic(self, topic: str, now: float = 0.0) -> None:
-        """A topic that is new here; it is looked at soon."""
+        """Add a new topic; it is read soon."""
         if topic not in self.layouts:
             self._give_layout(topic, (now, False))
             if self.asks_stats:
                 self.leaderless[topic] = now
 
     def remove_topic(self, topic: str) -> None:
-        """A topic that is gone."""
+        """Remove a deleted topic."""
         self._take_layout(topic)
         self._take_consumers(topic)
         self.leaderless.pop(topic, None)
 
     def next_leaderless(self, now: float) -> str | None:
-        """Take the next topic whose leader is to be asked for."""
+        """Return the next topic whose leader to look up, and defer its next lookup."""
         topic = next((name for name, not_before in islice(self.leaderless.items(), 64) if now >= not_before), None)
         if topic is not None:
             self.leaderless[topic] = now + LEADER_SECONDS
@@ -147,7 +147,7 @@ class Brokers:
         return topic
 
     def set_leader(self, topic: str, address: str, now: float) -> bool:
-        """Assign a topic's consumers to its leader; return False if its address is of no known broker."""
+        """Assign a topic's consumers to its leader; return False if no known broker has this address."""
         host = address.rpartition(":")[0]
         names = [name for name in self.known if name == address] or [
             name for name in self.known if name.rpartition(":")[0] == host
@@ -161,21 +161,20 @@ class Brokers:
         return True
 
     def lose_leader(self, topic: str, now: float) -> None:
-        """Ask for the leader again, after its clients had time to choose one."""
+        """Look the leader up again, after its clients had time to elect one."""
         self._take_consumers(topic)
         self.leaderless[topic] = now + LEADER_SECONDS
 
     def sweep_of(self, topic: str) -> Sweep | None:
         """Return the sweep that checks a topic for changes.
 
-        It is that of the topic's consumers if they are asked for, since these include the epoch of the layout; else
-        that of its layout.
+        If consumers are asked for it is theirs, because that answer has the epoch of the layout; else that of layouts.
         """
         broker = self.known.get((self.consumers if self.asks_stats else self.layouts).get(topic, ""))
         return None if broker is None else broker.consumers if self.asks_stats else broker.layouts
 
     def note_layout(self, topic: str, read_at: float) -> None:
-        """Note that a layout was read that was asked for at an instant."""
+        """Record a read of a topic's layout."""
         if broker := self.known.get(self.layouts.get(topic, "")):
             broker.layouts.note_read(topic, read_at)
 
@@ -185,13 +184,13 @@ class Brokers:
             broker.consumers.note_read(topic, read_at)
 
     def look_at_layout(self, topic: str, not_before: float = 0.0) -> None:
-        """Something says that a layout has changed: it is looked at next, not before `not_before`."""
+        """Read a layout that seems to have changed next, but not before `not_before`."""
         broker = self.known.get(self.layouts.get(topic, ""))
         if broker is not None:
             broker.layouts.hurry(topic, not_before)
 
     def share_again(self, now: float) -> None:
-        """Brokers have come, gone, fallen silent or come back: topics move, and only those that have to."""
+        """Reassign topics after brokers came, went, fell silent or came back; others stay."""
         candidates = self._candidates()
         for topic, name in list(self.layouts.items()):
             if best_broker(topic, candidates) != name:

@@ -1,6 +1,6 @@
-"""Calls, planned and in flight: worker threads make them; the owner of the state takes answers.
+"""Calls to brokers, scheduled and in flight: worker threads make them, one thread receives the answers.
 
-Stage: under `collector`. No call is made twice at a time, and none raises.
+Stage: under `collector`. No call is in flight twice, and none raises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Kind = Literal[
 
 
 class Call(NamedTuple):
-    """One call: what is asked about what, and of which broker (empty: of the configured address)."""
+    """One call: its kind, its subject, and the broker (empty: the configured address)."""
 
     kind: Kind
     key: str
@@ -39,24 +39,24 @@ class CallAnswer:
     call: Call
     reply: Reply[Any]
     asked_at: float
-    """On the clock `time.monotonic`, as `answered_at`."""
+    """Time of the call on the clock `time.monotonic`, as `answered_at`."""
     answered_at: float
     asked_ms: int
-    """Since 1970."""
+    """Time of the call, ms since 1970."""
 
 
 _JITTER = 0.1
-"""Part of a time by which it varies, so that several collectors do not fall into step."""
+"""Random fraction of an interval, so that several collectors do not synchronize."""
 REQUEST_SECONDS = 5.0
 """Timeout of a call."""
 MAX_ANSWER_BYTES = 256_000_000
 """Largest response of a broker; a load has 1 KB per segment and 0.5 KB for each of its consumers."""
 MAX_LOADS = 8
-"""Brokers whose load is read at the same time."""
+"""Largest number of loads read at the same time."""
 
 
 class Calls:
-    """Pool of at most `most` calls, with a few more for loads, which wait for no other. For one thread."""
+    """Pool of at most `most` calls, and a separate one for loads, which wait for no other call. For one thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -65,7 +65,7 @@ class Calls:
         self._answers: queue.SimpleQueue[CallAnswer] = queue.SimpleQueue()
         self._in_flight: set[Call] = set()
         self._others = 0
-        """Calls under way that are for no load."""
+        """Number of calls in flight that read no load."""
         self.made = 0
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Calls:
 
     @property
     def has_room(self) -> bool:
-        """Return whether another call may be made; a load always may."""
+        """True if another call may be made; a load always may."""
         return self._others < self._most
 
     def make(self, call: Call, function: Callable[[], Reply[Any]]) -> bool:
@@ -93,7 +93,7 @@ class Calls:
         return True
 
     def answers(self, seconds: float) -> Iterator[CallAnswer]:
-        """The answers that have come; waits for the first at most so long."""
+        """Yield the answers received so far; wait up to `seconds` for the first."""
         try:
             answer = self._answers.get(timeout=seconds)
             while True:
@@ -113,7 +113,7 @@ class Calls:
         asked_at, asked_ms = time.monotonic(), time.time_ns() // 1_000_000
         try:
             reply = function()
-        except Exception as error:  # a fault of ours must not end the loop
+        except Exception as error:  # a bug must not end the loop
             log.exception("asking for %s %s", call.kind, call.key)
             reply = Lost(f"{call.kind} {call.key}", f"{type(error).__name__}: {error}", False)
         self._answers.put(CallAnswer(call, reply, asked_at, time.monotonic(), asked_ms))
@@ -124,22 +124,22 @@ class ReadIntervals(NamedTuple):
 
     brokers_s: float = 5.0
     namespaces_s: float = 30.0
-    """Of namespaces and their policies."""
+    """The list of namespaces, and their policies."""
     topics_s: float = 2.0
-    """Of a namespace; large namespaces and those among many are read less often."""
+    """The topics of a namespace; read less often if there are many of either."""
     consumers_s: float = 1.0
-    """Of a topic."""
+    """The consumers of a topic."""
     layouts_s: float = 30.0
-    """Of a topic's layout and policy without signs of a change."""
+    """The layout and policy of a topic without signs of a change."""
 
 
 INTERVALS = ReadIntervals()
 
 
-class Agenda:
-    """Schedule of periodic requests (lists, policies, settings), one of a kind and key at a time; pure.
+class Schedule:
+    """Schedule of periodic requests for lists, policies and settings, one per kind and key; pure.
 
-    Loads and topics are no part of it: `refresh` and `sweep` say when those are due.
+    `refresh` and `sweep` schedule those for loads and topics.
     """
 
     def __init__(self, random: Random) -> None:
@@ -149,7 +149,7 @@ class Agenda:
         self._number = 0
 
     def plan(self, kind: Kind, key: str, instant: float, seconds: float) -> None:
-        """A call that is due so many seconds after `instant`, more or less, unless it is planned already."""
+        """Schedule a call about `seconds` after `instant`, unless it is scheduled already."""
         if (kind, key) not in self._planned:
             self._planned.add((kind, key))
             self._number += 1
@@ -157,7 +157,7 @@ class Agenda:
             heapq.heappush(self._due, (due, self._number, kind, key))
 
     def due(self, now: float) -> Iterator[tuple[Kind, str]]:
-        """Yield what is due, as long as the caller goes on; the caller plans each item anew."""
+        """Yield the calls that are due; the caller schedules each of them again."""
         while self._due and self._due[0][0] <= now:
             _, _, kind, key = heapq.heappop(self._due)
             self._planned.discard((kind, key))

@@ -25,12 +25,12 @@ from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.calls import (
     INTERVALS,
     REQUEST_SECONDS,
-    Agenda,
     Call,
     CallAnswer,
     Calls,
     Kind,
     ReadIntervals,
+    Schedule,
 )
 from anabranch.collectors.pulsar.coverage import broker_status, oldest_age, seen_segments
 from anabranch.collectors.pulsar.delivery import DeliveryReports, segment_key
@@ -71,11 +71,11 @@ class PulsarCollector:
     ) -> None:
         """`url` is for people; `seed` is of the jitter."""
         self._intervals = intervals
-        self._settings, self._url, self._base, self._said, self._outlet = settings, url, base, announced, outlet
+        self._settings, self._url, self._base, self._announced, self._outlet = settings, url, base, announced, outlet
         self._random = Random(seed)
         self._brokers = Brokers(asks_stats=settings.consumers == "registered")
         self._troubles = Troubles()
-        self._agenda = Agenda(self._random)
+        self._schedule = Schedule(self._random)
         self._misdirected: set[str] = set()
         """Listed brokers that may not be asked."""
         self._shared_by: tuple[Set[str], ...] = ()
@@ -160,7 +160,7 @@ class PulsarCollector:
     # What is asked next
 
     def _plan(self, kind: Kind, key: str, seconds: float) -> None:
-        self._agenda.plan(kind, key, time.monotonic(), seconds)
+        self._schedule.plan(kind, key, time.monotonic(), seconds)
 
     def _dispatch(self, now: float) -> None:
         for broker in self._brokers.known.values():
@@ -169,7 +169,7 @@ class PulsarCollector:
                 broker.budget.spend(now)
                 self._ask(call, broker.reader.load)
         if self._calls.has_room:
-            for kind, key in self._agenda.due(now):
+            for kind, key in self._schedule.due(now):
                 self._ask_planned(kind, key, now)
                 if not self._calls.has_room:
                     break
@@ -308,7 +308,7 @@ class PulsarCollector:
                 self._troubles.note(("broker", name), f"broker {name!r} is not asked: {reader}")
             elif reader is not None and name not in self._brokers.known:
                 self._add_broker(name, reader)
-        for topic in self._said.before:
+        for topic in self._announced.before:
             if not self._settings.namespaces or topic_parts(topic).full_namespace in self._settings.namespaces:
                 self._brokers.add_topic(topic, answer.answered_at)
         for name in self._brokers.known.keys() - readers.keys():
@@ -367,7 +367,7 @@ class PulsarCollector:
         """Return the collector's status; only for the thread that runs it."""
         troubles = [*([self._outlet.trouble] if self._outlet.trouble else []), *self._troubles]
         listed = self._namespaces.topics
-        seen = seen_segments(self.brokers, self._said.topics, REQUEST_SECONDS, time.monotonic())
+        seen = seen_segments(self.brokers, self._announced.topics, REQUEST_SECONDS, time.monotonic())
         return CollectorStatus(
             url=self._url,
             at=time.time_ns() // 1_000_000,
@@ -376,9 +376,9 @@ class PulsarCollector:
                 broker_status(broker, time.monotonic())
                 for broker in sorted(self.brokers, key=lambda broker: broker.name)
             ],
-            topics=len(self._said.topics),
+            topics=len(self._announced.topics),
             topics_listed=len(listed),
-            topics_unread=len(listed - self._said.topics.keys()),
+            topics_unread=len(listed - self._announced.topics.keys()),
             namespaces_unlisted=self._namespaces.unlisted,
             consumers_unread=self._consumers_unread,
             segments_known=seen.known,

@@ -50,7 +50,7 @@ class DeliveryReports:
     def __init__(
         self, brokers: Brokers, announced: AnnouncedState, announce: Callable[[list[KafkaRecord]], None]
     ) -> None:
-        self._brokers, self._said, self._announce = brokers, announced, announce
+        self._brokers, self._announced, self._announce = brokers, announced, announce
         self._topics: dict[str, _Reported] = {}
         self.to_ask: dict[str, dict[tuple[str, int], None]] = {}
         """By broker, the slow segments of its last load whose stats were not asked for yet."""
@@ -58,7 +58,7 @@ class DeliveryReports:
     def take_load(self, topics: Iterable[str], now: float, now_ms: int) -> None:
         """Report on topics of which a broker's load has just come, as far as a report is due."""
         for name in set(topics):
-            if name in self._said.topics:
+            if name in self._announced.topics:
                 self._report(name, self._topics.setdefault(name, _Reported()), now, now_ms)
             else:
                 self._topics.pop(name, None)
@@ -88,7 +88,7 @@ class DeliveryReports:
         self.take_load([name], answer.answered_at, answer.asked_ms)
 
     def _report(self, name: str, reported: _Reported, now: float, now_ms: int) -> None:
-        layout = self._said.topics[name].layout
+        layout = self._announced.topics[name].layout
         active = {id for id, segment in layout.segments.items() if segment.state == "ACTIVE"}
         read: set[int] = set()
         behind: dict[int, SegmentDelivery] = {}
@@ -114,4 +114,4 @@ class DeliveryReports:
             return
         reported.at, reported.figures = now, figures
         slow.sort(key=lambda delivery: (-delivery.backlog, delivery.id))
-        self._announce([delivery_record(name, len(read), slow[:MAX_SLOW_SEGMENTS], now_ms, self._said.sender)])
+        self._announce([delivery_record(name, len(read), slow[:MAX_SLOW_SEGMENTS], now_ms, self._announced.sender)])

@@ -34,7 +34,7 @@ class BrokerLoads:
         delivery: DeliveryReports,
     ) -> None:
         """`attached` counts consumers by loads; None: they are asked for. `delivery` reports what is slow."""
-        self._brokers, self._said, self._report, self._troubles = brokers, announced, report, troubles
+        self._brokers, self._announced, self._report, self._troubles = brokers, announced, report, troubles
         self._random, self._attached, self._delivery = random, attached, delivery
         self.samples = 0
         """Handed over so far."""
@@ -66,10 +66,10 @@ class BrokerLoads:
         self._delivery.take_load(load.segments, answer.answered_at, answer.asked_ms)
         self._delivery.ask_about(broker.name, is_new)
         self._troubles.note(("rates", broker.name), _stuck_reason(broker, answer.asked_at))
-        was_sent_lately = answer.asked_at - broker.said_at < broker.refresh.period
+        was_sent_lately = answer.asked_at - broker.sent_at < broker.refresh.period
         if not is_new and (was_sent_lately or broker.is_stuck(answer.asked_at)):
             return
-        broker.said_at = answer.asked_at
+        broker.sent_at = answer.asked_at
         for record in load_records(broker.name, answer.asked_ms, load.loads):
             self._report(record)
         self.samples += len(load.loads)
@@ -84,7 +84,7 @@ class BrokerLoads:
         for topic, mark in load.attached.items():
             if before.get(topic, mark) != mark and (sweep := self._brokers.sweep_of(topic)):
                 sweep.heat(topic, now)
-        topics = self._said.topics
+        topics = self._announced.topics
         for topic, segment, *_ in load.loads:
             if topic in topics and segment >= topics[topic].layout.next_segment_id:
                 self._brokers.look_at_layout(topic)

@@ -39,7 +39,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     transport = controller_transport(settings, "anabranch-collect", REQUEST_SECONDS, max_body_bytes=MAX_ANSWER_BYTES)
     folder = settings.path(chosen.folder)
     announced = load_checkpoint(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
-    publisher = RecordPublisher(settings.kafka_connection(), announced.unsay)
+    publisher = RecordPublisher(settings.kafka_connection(), announced.retract)
     meter = CollectorMeter()
     heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
     health = ProcessHealth(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered")

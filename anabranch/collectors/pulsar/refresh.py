@@ -1,11 +1,11 @@
-"""Timing of a broker's rate computations: periodic, at instants that only its answers show; pure.
+"""Timing of a broker's rate computations, learned from its answers; pure.
 
-Stage: says `loads` when to read a broker's load. A broker answers the same bytes until it computes anew
-(`statsUpdateFrequencyInSecs`, 60 s as shipped, at a fixed rate: a computation may come late, and the next ones are on
-time again). Two readings that differ have a computation between them; the next ones follow a period later. Readings a
-`SHARP_SECONDS` apart, as many as a period's bytes allow, find where in what is still possible, so that from the second
-computation on a load is read within two seconds even if its answer has megabytes; then one reading a period is enough.
-Instants are seconds on the collector's clock.
+Stage: tells `loads` when to read a broker's load. A broker computes its rates periodically
+(`statsUpdateFrequencyInSecs`, 60 s by default, at a fixed rate: after a late computation the next ones are on time) and
+answers the same bytes in between. So two different answers enclose a computation, and the next one follows a period
+later. Readings within that interval, at least `SHARP_SECONDS` apart and as many as the byte budget allows, narrow it
+down. From the second computation on a load is read within two seconds, even if its answer has megabytes; then one
+reading per period is enough. Instants are seconds on the collector's clock.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 AGAIN_SECONDS = 1.5
-"""Between two readings while nothing is known of the instants."""
+"""Time between readings while the timing is unknown."""
 QUIET_SECONDS = 5.0
-"""The same of a broker that has answered the same for two periods: nothing happens there, or it computes nothing."""
+"""The same for a broker whose answer has not changed for two periods: it is idle, or computes nothing."""
 SHARP_SECONDS = 0.5
-"""What is known so exactly is not divided any more; also between a computation that is late and the look after it."""
+"""Precision at which an interval is not narrowed further; also the first delay after a late computation."""
 MARGIN_SECONDS = 0.2
-"""After the latest possible instant, until the broker is done with its computation."""
+"""Delay after the latest possible instant, for the broker to finish its computation."""
 BYTES_PER_SECOND = 2_000_000
-"""Of answers, over a period: a megabyte costs a broker some 12 ms (`benchmarks/collect.json`), so 2 % of a core."""
+"""Budget of answers over a period: a megabyte costs a broker 12 ms (`benchmarks/collect.json`), so 2 % of a core."""
 DRIFT_SECONDS = 0.05
-"""A computation may come so much before or after a whole period."""
+"""Deviation of a computation from a whole period."""
 LATE = 3
-"""So many in a row that came later than they could: the instants are others now."""
+"""Number of late computations in a row after which the timing is learned anew."""
 CHECKED = 5
-"""Once in so many periods a reading before the earliest possible instant shows whether they come earlier."""
+"""Periods between readings before the earliest possible instant, which detect earlier computations."""
 EARLIER_SECONDS = 4.0
-"""By how much they are thought to come earlier then, at first; twice as much each time that it was not enough."""
+"""First assumption of how much earlier they come; doubled while it is not enough."""
 
 
 @dataclass
 class Refresh:
-    """Knowledge of one broker's computations."""
+    """Learned timing of one broker's computations."""
 
     period: float
-    """Between two computations, seconds."""
+    """Time between two computations, seconds."""
     earliest: float | None = None
-    """The last computation that was on time was after this…"""
+    """Lower bound of the last computation that was on time."""
     latest: float = 0.0
-    """…and before this."""
+    """Upper bound of it."""
     read_at: float = float("-inf")
-    """When the last answer was asked for."""
+    """Time of the last request."""
     digest: bytes | None = None
     size: int = 0
-    """Of the last answer, bytes."""
+    """Size of the last answer, bytes."""
     changed_at: float = float("-inf")
-    """When an answer was another one than before."""
+    """Request time of the last answer that differed from the one before."""
     lag: float | None = None
-    """From the last computation until it was read, at most."""
+    """Upper bound of the time from the last computation to its reading."""
     late: int = 0
-    """Computations in a row that came after the latest possible instant."""
+    """Number of computations in a row after the latest possible instant."""
     early: int = 0
-    """Computations in a row that came before the earliest possible instant."""
+    """Number of computations in a row before the earliest possible instant."""
     unchecked: int = 0
-    """Computations since a reading before the earliest possible instant."""
+    """Number of computations since a reading before the earliest possible instant."""
     placed_after: float = 0.0
-    """`earliest` before the readings since: they count for nothing if the next computation turns out to be late."""
+    """`earliest` without the later readings, which mean nothing if the next computation is late."""
 
     def due_at(self) -> float:
-        """Return when to read next."""
+        """Return the time of the next reading."""
         if self.earliest is None:
-            return self.read_at + self._searching()
+            return self.read_at + self._search_interval()
         low, high = self.earliest + self.period, self.latest + self.period
         step = max(SHARP_SECONDS, (high - low) / self._readings())
         if self.read_at < low - SHARP_SECONDS and self.unchecked >= CHECKED:
@@ -74,21 +74,21 @@ class Refresh:
         last = high + MARGIN_SECONDS
         if self.read_at < last:
             return last
-        # Late: soon, then ever more seldom.
-        return self.read_at + min(max(SHARP_SECONDS, self.read_at - last), self._searching())
+        # The computation is late: read soon, then at growing intervals.
+        return self.read_at + min(max(SHARP_SECONDS, self.read_at - last), self._search_interval())
 
-    def _searching(self) -> float:
-        """Between two readings while an instant is not known."""
+    def _search_interval(self) -> float:
+        """Return the time between readings while the timing is unknown."""
         quiet = self.read_at - self.changed_at > 2 * self.period
         wait = min(QUIET_SECONDS if quiet else AGAIN_SECONDS, max(self.period / 2, 0.5))
         return max(wait, min(self.size / BYTES_PER_SECOND, self.period / 2))
 
     def _readings(self) -> int:
-        """Into how many parts a period's readings may divide what is possible: half of its bytes."""
+        """Return the number of readings per period that half of the byte budget allows."""
         return max(2, int(self.period * BYTES_PER_SECOND / 2 / max(self.size, 1)))
 
     def note(self, digest: bytes, asked_at: float, answered_at: float, size: int = 0) -> bool:
-        """Record an answer of `size` bytes; return whether it differs from the one before."""
+        """Record an answer of `size` bytes; return True if it differs from the one before."""
         before, self.read_at, self.size = self.read_at, asked_at, size
         if digest == self.digest:
             if self.earliest is not None and asked_at < self.latest + self.period:
@@ -103,7 +103,7 @@ class Refresh:
         return True
 
     def _place(self, before: float, asked_at: float, now: float) -> None:
-        """A computation was between `before` and `now`; it shows in the answer to a call at `asked_at`."""
+        """Place a computation between `before` and `now`; the answer to the request at `asked_at` shows it."""
         self.unchecked += 1
         if self.earliest is None:
             self._begin(max(before, now - self.period), now)
@@ -132,6 +132,6 @@ class Refresh:
         self.placed_after = earliest
 
     def forget(self) -> None:
-        """The broker has not answered: it may be another process by the time that it does."""
+        """Forget the timing after a failed call: the next answer may come from another process."""
         self.earliest = self.lag = None
         self.late = self.early = 0

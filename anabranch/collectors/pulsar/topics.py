@@ -34,7 +34,7 @@ class Topics:
         announce: Callable[[list[KafkaRecord]], None],
         added: Callable[[str, float], None],
     ) -> None:
-        self._brokers, self._namespaces, self._said, self._troubles = brokers, namespaces, announced, troubles
+        self._brokers, self._namespaces, self._announced, self._troubles = brokers, namespaces, announced, troubles
         self._announce, self._added = announce, added
         self._missing: dict[str, float] = {}
         """Topics that were not found, and since when."""
@@ -49,7 +49,7 @@ class Topics:
         namespace, reply = answer.call.key, answer.reply
         if isinstance(reply, Answered) and namespace in self._namespaces.names:
             policy: AutoScalePolicyOverride | None = reply.value
-            self._announce(self._said.policy(namespace, policy, answer.asked_ms))
+            self._announce(self._announced.policy(namespace, policy, answer.asked_ms))
 
     def take_layout(self, answer: CallAnswer) -> None:
         """The layout of a topic, with its policy."""
@@ -66,15 +66,15 @@ class Topics:
         self._troubles.note(("layout", topic), None)
         self._brokers.note_layout(topic, answer.asked_at)
         layout: ScalableTopicMetadata = reply.value
-        is_new = topic not in self._said.topics
-        records = self._said.layout(topic, layout, answer.asked_ms)
+        is_new = topic not in self._announced.topics
+        records = self._announced.layout(topic, layout, answer.asked_ms)
         self._announce(records)
-        if topic in self._said.too_large:
+        if topic in self._announced.too_large:
             trouble = f"the layout of {topic} is too large for a message: it cannot be scaled"
             self._troubles.note(("layout", topic), trouble)
         if records and (sweep := self._brokers.sweep_of(topic)) is not None:
             sweep.heat(topic, answer.answered_at)
-        if is_new and topic in self._said.topics:
+        if is_new and topic in self._announced.topics:
             self._added(topic, answer.answered_at)
 
     def _take_missing(self, topic: str, answer: CallAnswer) -> None:
@@ -83,7 +83,7 @@ class Topics:
             self._brokers.look_at_layout(topic, answer.asked_at + CONFIRM_SECONDS)
             return
         del self._missing[topic]
-        self._announce(self._said.gone(topic, answer.asked_ms))
+        self._announce(self._announced.gone(topic, answer.asked_ms))
         self._brokers.remove_topic(topic)
         self._troubles.note(("layout", topic), None)
         for kind in ("leader", "stats"):
@@ -106,7 +106,7 @@ class Topics:
     def take_stats(self, answer: CallAnswer) -> None:
         """The consumers of a topic."""
         topic, reply = answer.call.key, answer.reply
-        announced = self._said.topics.get(topic)
+        announced = self._announced.topics.get(topic)
         if topic not in self._brokers.layouts:
             return  # gone meanwhile
         if not isinstance(reply, Answered):
@@ -131,7 +131,7 @@ class Topics:
             if (type := broker.load.types.get((topic, subscription)))
         }
         before = announced.consumers
-        self._announce(self._said.consumers(topic, stats.consumers(types), answer.asked_ms))
+        self._announce(self._announced.consumers(topic, stats.consumers(types), answer.asked_ms))
         if (sweep := self._brokers.sweep_of(topic)) is not None:
             if any(count for _, count in stats.subscriptions.values()):
                 sweep.is_used(topic, answer.answered_at)

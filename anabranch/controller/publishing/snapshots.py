@@ -92,9 +92,9 @@ class Snapshots:
         self._left: list[str] = []
         """Topics that this round has not reached yet."""
         self._round = 0
-        self._said_before: dict[str, LayoutInFull] = {}
+        self._announced_before: dict[str, LayoutInFull] = {}
         """Layouts announced in the previous round that were announced in full since the last restart."""
-        self._said: dict[str, LayoutInFull] = {}
+        self._announced: dict[str, LayoutInFull] = {}
         """The same for this round."""
 
     def due_in(self) -> float:
@@ -104,7 +104,7 @@ class Snapshots:
     def restart(self) -> None:
         """Restart the round with everything in full: earlier messages may be lost, or from another sender."""
         self._left = []
-        self._said, self._said_before = {}, {}
+        self._announced, self._announced_before = {}, {}
         self._due = time.monotonic()
 
     def next_page(self) -> SnapshotPage | None:
@@ -117,7 +117,7 @@ class Snapshots:
             policies = self._layouts.namespace_policies()
             self._left = self._layouts.all_topics()
             self._round += 1
-            self._said_before, self._said = self._said, {}
+            self._announced_before, self._announced = self._announced, {}
         layouts = list(self._layouts.layouts(self._left[:MAX_PAGE_TOPICS]))
         subscriptions = [
             (topic, life_of(layout), subscription)
@@ -126,19 +126,19 @@ class Snapshots:
         ]
         self._left = self._left[MAX_PAGE_TOPICS:]
         unchanged = [announced for topic, layout in layouts if (announced := self._said_already(topic, layout))]
-        self._said.update((announced.known.topic, announced) for announced in unchanged)
-        in_full = [(topic, layout) for topic, layout in layouts if topic not in self._said]
+        self._announced.update((announced.known.topic, announced) for announced in unchanged)
+        in_full = [(topic, layout) for topic, layout in layouts if topic not in self._announced]
         return SnapshotPage(
             self._now_ms(), policies, in_full, [announced.known for announced in unchanged], subscriptions, self._note
         )
 
     def _said_already(self, topic: str, layout: bytes) -> LayoutInFull | None:
         """Return the previous announcement of a topic if it is unchanged and not due in full."""
-        announced = self._said_before.get(topic)
+        announced = self._announced_before.get(topic)
         if announced is None or (xxhash.xxh3_64_intdigest(topic.encode()) + self._round) % FULL_EVERY == 0:
             return None
         return announced if announced.stored == xxhash.xxh3_64_intdigest(layout) else None
 
     def _note(self, topic: str, stored: bytes, epoch: int, record: Announcement) -> None:
         announced = LayoutEntry(topic, epoch, digest_of(layout_in(record.value)))
-        self._said[topic] = LayoutInFull(xxhash.xxh3_64_intdigest(stored), announced)
+        self._announced[topic] = LayoutInFull(xxhash.xxh3_64_intdigest(stored), announced)
