@@ -32,7 +32,7 @@ def namespace_of(bundle: str) -> str:
 
 def _brokers_named(cluster: ClusterView, patterns: Sequence[str]) -> frozenset[str]:
     """Which brokers of the cluster some patterns name: by address with or without its scheme, or by host."""
-    cache = cluster.found.named
+    cache = cluster.cache.named
     if (key := tuple(patterns)) not in cache:
         snapshot = cluster.snapshot
         brokers = {*snapshot.brokers, *snapshot.broker_load_data, *(snapshot.available_brokers or ())}
@@ -50,7 +50,7 @@ def _name_forms(broker: str) -> tuple[str, str, str]:
 
 def _may_be_of(cluster: ClusterView, policy: IsolationPolicy, namespace: str) -> bool:
     """Tell if a policy's patterns match a namespace; the cluster's are matched all at once."""
-    cache = cluster.found
+    cache = cluster.cache
     if cache.namespaces is None:
         names = {bundle for report in cluster.reports.values() for bundle in report.bundles}
         for top in cluster.snapshot.top_bundles.values():
@@ -63,7 +63,7 @@ def _may_be_of(cluster: ClusterView, policy: IsolationPolicy, namespace: str) ->
 
 def policy_of(cluster: ClusterView, namespace: str) -> IsolationPolicy | None:
     """The isolation policy that holds for a namespace."""
-    cache = cluster.found.policies
+    cache = cluster.cache.policies
     if namespace not in cache:
         policies = cluster.snapshot.isolation_policies.values()
         cache[namespace] = next((policy for policy in policies if _may_be_of(cluster, policy, namespace)), None)
@@ -72,7 +72,7 @@ def policy_of(cluster: ClusterView, namespace: str) -> IsolationPolicy | None:
 
 def unreadable_policies(cluster: ClusterView) -> dict[str, str]:
     """Map isolation policies that cannot be followed to the reason: a pattern or limit not understood."""
-    cache = cluster.found
+    cache = cluster.cache
     if cache.unreadable is None:
         cache.unreadable = {
             name: fault
@@ -93,7 +93,7 @@ def _policy_fault(policy: IsolationPolicy) -> str | None:
 
 def unknown_policy(cluster: ClusterView, bundle: str) -> str | None:
     """Return an unreadable policy that may apply to the bundle, with the reason, or None."""
-    unreadable, cache = unreadable_policies(cluster), cluster.found.unknown
+    unreadable, cache = unreadable_policies(cluster), cluster.cache.unknown
     if not unreadable:
         return None
     namespace = namespace_of(bundle)
@@ -114,7 +114,7 @@ def stays_isolated(cluster: ClusterView, bundle: str, broker: str) -> bool:
 
 def isolated_brokers(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> list[str]:
     """Return brokers that a bundle may be on by its policy, or nobody's primaries; none if it is unknown."""
-    namespace, cache = namespace_of(bundle), cluster.found.isolated
+    namespace, cache = namespace_of(bundle), cluster.cache.isolated
     if (why := unknown_policy(cluster, bundle)) is not None:
         cluster.account.held(BundleGate.SETTINGS, None, bundle, why)
         return []
@@ -166,7 +166,7 @@ def _min_limit(policy: IsolationPolicy) -> int | None:
 
 def owned_namespaces(cluster: ClusterView, broker: str) -> dict[str, int]:
     """Count a broker's bundles by namespace, with those it was given and has not reported yet."""
-    cache = cluster.found.owned
+    cache = cluster.cache.owned
     if broker not in cache:
         bundles = _owned_bundles(cluster, broker) | cluster.memory.preallocated.get(broker, {}).keys()
         cache[broker] = dict(Counter(map(namespace_of, bundles)))
@@ -175,7 +175,7 @@ def owned_namespaces(cluster: ClusterView, broker: str) -> dict[str, int]:
 
 def _owned_bundles(cluster: ClusterView, broker: str) -> set[str]:
     """A broker's bundles as ownership says, or as it reports."""
-    cache, ownership = cluster.found, cluster.snapshot.ownership
+    cache, ownership = cluster.cache, cluster.snapshot.ownership
     if ownership is None:
         report = cluster.reports.get(broker)
         return set(report.bundles) if report else set()

@@ -1,7 +1,7 @@
-"""Cluster as one cycle sees it: the snapshot with defaults filled in, and the memory to change.
+"""View of a cluster in one cycle: the snapshot with defaults filled in, and the memory to change.
 
-Stage: made once by `decide`, handed to every rule. Rules read `reports`, `bundles`, `configuration`; what they change
-is `memory`, a copy of the snapshot's state, and the `account` that they keep.
+Stage: made once by `decide`, passed to every rule. Rules read `reports`, `bundles` and `configuration`; they change
+only `memory`, a copy of the snapshot's state, and `account`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,21 @@ from decisions.bundles.gates import BundleGate
 from decisions.bundles.memory import BalancerMemory, load_memory
 from decisions.bundles.projected import ProjectedBroker
 from decisions.bundles.usage import max_usage, weighted_max
-from schemas.bundles import (
-    BundleData,
-    BundleSnapshot,
-    IsolationPolicy,
-    LocalBrokerData,
-    TimeAverageBrokerData,
-)
+from schemas.bundles import BundleData, BundleSnapshot, IsolationPolicy, LocalBrokerData, TimeAverageBrokerData
 
 _NEVER_MOVED = re.compile(r"sla-monitor/|pulsar/([^/]+/)?[^/]+:\d+/")
-"""Namespaces in which a broker watches itself: heartbeat and SLA monitor."""
+"""Namespaces of a broker's heartbeat and SLA monitor."""
 SYSTEM_NAMESPACE = "pulsar/system"
 
 _Numbers = tuple[object, ...]
-"""A bundle's averages, by which AvgShedder's plan was kept."""
+"""Averages of a bundle, the key of AvgShedder's plan."""
 ALONE = frozenset({"findBundlesForUnloading", "selectBroker"})
 """Operations that run one strategy without the load manager."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """A broker's report with its totals."""
+    """Report of a broker, with totals."""
 
     broker: str
     data: LocalBrokerData
@@ -67,28 +61,28 @@ class ClusterCache:
     weighted: dict[str, float] = field(default_factory=dict)
     long_term: dict[str, TimeAverageBrokerData] = field(default_factory=dict)
     owned: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By broker: bundles of each namespace."""
+    """Number of bundles of each namespace, by broker."""
     given: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """By broker: messages a second and topics of what it was given and has not reported yet."""
+    """Messages per second and topics of assigned bundles that are not reported yet, by broker."""
     preallocated: dict[str, str] | None = None
-    """The broker that a bundle was given to, the first by name."""
+    """Broker to which a bundle was assigned, the first by name."""
     reported: dict[str, set[str]] = field(default_factory=dict)
     planned: dict[_Numbers, str] | None = None
-    """Before apache/pulsar#26246: AvgShedder's plan by the bundles' numbers."""
+    """AvgShedder's plan by the bundles' averages, as before apache/pulsar#26246."""
     owners: dict[str, set[str]] | None = None
     """The snapshot's `ownership`, by broker."""
     projected: dict[str, ProjectedBroker] | None = None
     policies: dict[str, IsolationPolicy | None] = field(default_factory=dict)
-    """By namespace."""
+    """Isolation policy by namespace."""
     namespaces: tuple[str, ...] | None = None
-    """All that have a bundle."""
+    """Namespaces with a bundle."""
     is_namespace: frozenset[str] = frozenset()
     named: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
-    """By patterns: the brokers that they name."""
+    """Brokers that match, by patterns."""
     permitted: dict[str, set[str]] = field(default_factory=dict)
-    """By bundle: where GainShedder may move it."""
+    """Brokers to which GainShedder may move a bundle."""
     unreadable: dict[str, str] | None = None
-    """Isolation policies that cannot be followed, and why."""
+    """Isolation policies that cannot be applied, with the reason."""
     unknown: dict[str, str | None] = field(default_factory=dict)
     """By namespace: which of them may be its own."""
     isolated: dict[tuple[str | None, tuple[str, ...]], tuple[Sequence[str], list[str]]] = field(default_factory=dict)
@@ -97,7 +91,7 @@ class ClusterCache:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One cycle's view."""
+    """View of a cluster in one cycle."""
 
     snapshot: BundleSnapshot
     configuration: Configuration
@@ -105,7 +99,7 @@ class ClusterView:
     bundles: dict[str, BundleData]
     memory: BalancerMemory
     account: BundleAccount
-    found: ClusterCache = field(default_factory=ClusterCache)
+    cache: ClusterCache = field(default_factory=ClusterCache)
 
     @property
     def now(self) -> int:
@@ -113,9 +107,9 @@ class ClusterView:
         return self.snapshot.now
 
     def candidates(self, broker: str) -> list[tuple[str, BundleData]]:
-        """A broker's bundles that may be picked; the others are noted with the reason.
+        """Return a broker's bundles that may be moved; record the reason for the others.
 
-        OverloadShedder, ThresholdShedder, UniformLoadShedder and AvgShedder ask; the others have rules of their own.
+        For OverloadShedder, ThresholdShedder, UniformLoadShedder and AvgShedder; other shedders have their own rules.
         """
         bundles = []
         for bundle in self.reports[broker].bundles:
@@ -138,53 +132,53 @@ class ClusterView:
         return bundles
 
     def long_term(self, broker: str) -> TimeAverageBrokerData:
-        """A broker's long-term rates, as given or summed."""
-        cache = self.found.long_term
+        """Return a broker's long-term rates, from the snapshot or summed over its bundles."""
+        cache = self.cache.long_term
         if broker not in cache:
             average = self.snapshot.broker_time_average.get(broker)
             cache[broker] = average or broker_average(self.reports[broker].bundles, self.bundles)
         return cache[broker]
 
     def weighted(self, broker: str) -> float:
-        """The fullest resource of a broker with a report, after weights."""
-        cache = self.found.weighted
+        """Return the weighted usage of the fullest resource of a broker with a report."""
+        cache = self.cache.weighted
         if broker not in cache:
             cache[broker] = weighted_max(self.reports[broker].data, self.configuration)
         return cache[broker]
 
     def fullest(self, broker: str) -> float:
-        """Return the usage by which placement judges if a broker is overloaded."""
+        """Return the usage by which placement decides if a broker is overloaded."""
         if self.configuration.on("fix22888"):
             return self.weighted(broker)
         return max_usage(self.reports[broker].data, self.configuration)
 
     def plan(self, bundle: str, broker: str) -> None:
-        """Notes where AvgShedder wants a bundle."""
+        """Record AvgShedder's target for a bundle."""
         self.memory.plan.pop(bundle, None)
         self.memory.plan[bundle] = broker
-        if self.found.planned is not None and bundle in self.bundles:
-            self.found.planned[_compared_numbers(self.bundles[bundle])] = broker
+        if self.cache.planned is not None and bundle in self.bundles:
+            self.cache.planned[_compared_numbers(self.bundles[bundle])] = broker
 
     def planned(self, bundle: str) -> str | None:
-        """Return the broker to which AvgShedder wants a bundle to go.
+        """Return AvgShedder's target for a bundle.
 
-        Before apache/pulsar#26246 the plan of any bundle with the same numbers counts, the last one.
+        Before apache/pulsar#26246 it is the last target of any bundle with the same averages.
         """
         if self.configuration.on("fix26246") or bundle not in self.bundles:
             return self.memory.plan.get(bundle)
-        if self.found.planned is None:
-            self.found.planned = {
+        if self.cache.planned is None:
+            self.cache.planned = {
                 _compared_numbers(self.bundles[name]): broker
                 for name, broker in self.memory.plan.items()
                 if name in self.bundles
             }
-        return self.found.planned.get(_compared_numbers(self.bundles[bundle]))
+        return self.cache.planned.get(_compared_numbers(self.bundles[bundle]))
 
     def preallocated_to(self, bundle: str) -> str | None:
-        """Return the broker that was given a bundle and has not reported it yet; dead brokers are forgotten."""
-        cache = self.found.preallocated
+        """Return the broker to which an unreported bundle was assigned; forget dead brokers."""
+        cache = self.cache.preallocated
         if cache is None:
-            cache = self.found.preallocated = {}
+            cache = self.cache.preallocated = {}
             for dead in self.memory.preallocated.keys() - self.reports.keys():
                 del self.memory.preallocated[dead]
             for broker, bundles in sorted(self.memory.preallocated.items()):
@@ -193,8 +187,8 @@ class ClusterView:
         return cache.get(bundle)
 
     def give(self, broker: str, bundle: str, data: BundleData) -> None:
-        """Notes that a bundle was given to a broker which has not reported it yet."""
-        cache, preallocated = self.found, self.memory.preallocated.setdefault(broker, {})
+        """Record the assignment of a bundle until the broker reports it."""
+        cache, preallocated = self.cache, self.memory.preallocated.setdefault(broker, {})
         again = bundle in preallocated
         preallocated[bundle] = data
         if cache.preallocated is not None:
@@ -210,8 +204,8 @@ class ClusterView:
             counts[namespace] = counts.get(namespace, 0) + 1
 
     def given(self, broker: str) -> tuple[float, int]:
-        """Long-term messages a second, and topics, of what a broker was given and has not reported yet."""
-        cache = self.found.given
+        """Return long-term messages per second and topics of a broker's assigned, unreported bundles."""
+        cache = self.cache.given
         if broker not in cache:
             rate, topics = 0.0, 0
             for data in self.memory.preallocated.get(broker, {}).values():
@@ -220,22 +214,22 @@ class ClusterView:
         return cache[broker]
 
     def owns(self, broker: str, bundle: str) -> bool:
-        """Tell if a broker has a bundle, as ownership says or as it reports."""
+        """Return True if a broker owns a bundle, by the ownership or by its report."""
         ownership = self.snapshot.ownership
         if ownership is not None:
             return ownership.get(bundle) == broker
-        if broker not in self.found.reported:
-            self.found.reported[broker] = set(self.reports[broker].bundles) if broker in self.reports else set()
-        return bundle in self.found.reported[broker]
+        if broker not in self.cache.reported:
+            self.cache.reported[broker] = set(self.reports[broker].bundles) if broker in self.reports else set()
+        return bundle in self.cache.reported[broker]
 
 
 def never_moved(bundle: str) -> bool:
-    """Tell if a bundle's namespace is one in which a broker watches itself: heartbeat and SLA monitor."""
+    """Return True if a bundle is of a broker's heartbeat or SLA monitor."""
     return _NEVER_MOVED.match(bundle) is not None
 
 
 def _compared_numbers(data: BundleData) -> _Numbers:
-    """Return the numbers by which two bundles' data are equal."""
+    """Return the averages that AvgShedder compares."""
     return (
         data.topics,
         *(
@@ -252,7 +246,7 @@ def _compared_numbers(data: BundleData) -> _Numbers:
 
 
 def complete_report(broker: str, data: LocalBrokerData) -> BrokerReport:
-    """A broker's report with the totals that it leaves out."""
+    """Return a broker's report with missing totals filled in."""
     loads = list(data.last_stats.values())
 
     def total(reported: float | None, attribute: str) -> float:
@@ -273,7 +267,7 @@ def complete_report(broker: str, data: LocalBrokerData) -> BrokerReport:
 
 
 def view_cluster(snapshot: BundleSnapshot) -> ClusterView:
-    """The view of one cycle. Raises `ConfigurationError`."""
+    """Return the view of a snapshot. Raises `ConfigurationError`."""
     configuration = dict(snapshot.configuration)
     if snapshot.load_manager is not None and "loadManagerClassName" not in configuration:
         configuration["loadManagerClassName"] = f"{snapshot.load_manager.capitalize()}LoadManagerImpl"

@@ -38,9 +38,9 @@ _Report: TypeAlias = LocalBrokerData | BrokerLoadData
 
 def project_loads(cluster: ClusterView) -> dict[str, ProjectedBroker]:
     """Return brokers with a report by name, once per cycle; settled moves leave the memory."""
-    if cluster.found.projected is None:
-        cluster.found.projected = _project_brokers(cluster)
-    return cluster.found.projected
+    if cluster.cache.projected is None:
+        cluster.cache.projected = _project_brokers(cluster)
+    return cluster.cache.projected
 
 
 def _project_brokers(cluster: ClusterView) -> dict[str, ProjectedBroker]:

@@ -1,12 +1,10 @@
-"""Fair queue of requests per client, so that a client at full speed barely slows the others.
+"""Fair queue of requests per client: a client at full speed slows others no more than they slow each other.
 
-It slows them by no more than they slow each other.
+All calls share one interpreter and one store, so the duration of a call grows with the number of concurrent calls. A
+client that is alone may have a few calls at work. As soon as another one is around, each has one at a time, and its
+further calls wait in its own queue. If there are more clients than calls that can be at work, they take turns.
 
-All calls share one interpreter and one store, so a call takes as long as there are calls beside it. While a client is
-alone it may have a few calls at work; as soon as another one is around, each has one at a time, and the others of its
-calls wait in its own queue. When there are more clients than calls that can be at work, they take turns.
-
-Lives in one event loop. A call that waits for Kafka, and so takes nothing of what is shared, lets the next one go on
+Lives in one event loop. A call that waits for Kafka, and so uses nothing shared, lets the next one continue
 (`let_others_go_on`, from any thread).
 """
 
@@ -23,24 +21,23 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 MAX_AT_WORK = 32
-"""Calls of all clients that are at work; the threads that do them are a few more."""
+"""Most calls at work, of all clients; there are a few more threads."""
 MAX_AT_WORK_ALONE = 4
-"""Calls of one client that are at work while nobody else calls; more do not get more done."""
+"""Most calls at work of a client that is alone; more would not be faster."""
 AROUND_SECONDS = 10.0
 """Time after its last call for which a client counts as being around."""
-
 REFUSALS_PER_SECOND, REFUSALS_AT_ONCE = 20.0, 40
-"""Of one network, while there are few."""
+"""Refusals of one network, while there are few networks."""
 ALL_REFUSALS_PER_SECOND = 50.0
-"""Of all networks, each of which has an equal part while they wait. One costs up to a millisecond of the loop."""
+"""Refusals of all networks, shared equally while they wait. One costs the loop up to a millisecond."""
 MAX_WAIT_SECONDS = 20.0
 _BURST_SECONDS = REFUSALS_AT_ONCE / REFUSALS_PER_SECOND
-"""Refusals of so long may go at once: the more networks there are, the fewer that is."""
+"""Time whose refusals may go at once; with more networks these are fewer."""
 _turn: ContextVar[WorkPermit | None] = ContextVar("turn", default=None)
 
 
 class TooManyCalls(Exception):
-    """More calls of one client wait than may; the message says what to do."""
+    """Too many calls of one client wait; the message says what to do."""
 
 
 @dataclass
@@ -50,7 +47,7 @@ class _Client:
 
 
 class WorkPermit:
-    """The permission of one call to be at work."""
+    """Permission of one call to be at work."""
 
     def __init__(self, who: str, give_back: Callable[[], None]) -> None:
         self.who = who
@@ -60,28 +57,31 @@ class WorkPermit:
         self._is_held = True
 
     def end(self) -> None:
-        """The call is done, or goes on without taking anything; harmless when it has ended. In the event loop."""
+        """Give the permit back, in the event loop; does nothing the second time.
+
+        The call has ended, or continues without using anything shared.
+        """
         if self._is_held:
             self._is_held = False
-            # In the next round of the loop. A call that never waits would otherwise be over before the next one of its
-            # client asks for a turn, and hundreds of them would run in one round while everybody else waits.
+            # In the next round of the loop. Otherwise hundreds of calls that never wait would run in one round, each
+            # over before the next one of its client asks for a turn, while all other clients wait.
             self._loop.call_soon(self._give_back)
 
 
 def current_turn() -> WorkPermit | None:
-    """That of the call which is being answered, ended or not; None: nobody has called."""
+    """Return the permit of the current call, ended or not; None: there is no call."""
     return _turn.get()
 
 
 def let_others_go_on() -> None:
-    """End the turn of the call that this thread works for: it waits for another system."""
+    """End the turn of this thread's call, which waits for another system."""
     turn = _turn.get()
     if turn is not None and turn._is_held:
         turn._loop.call_soon_threadsafe(turn.end)
 
 
 class Turns:
-    """The calls of all clients of a process; a client is known by any text."""
+    """Queue of the calls of all clients of a process; any text identifies a client."""
 
     def __init__(
         self,
@@ -89,23 +89,19 @@ class Turns:
         clock: Callable[[], float] = time.monotonic,
         refusal: Callable[[str], Exception] = TooManyCalls,
     ) -> None:
-        """Set up an empty queue.
-
-        `max_waiting`: calls of one client that may wait; `refusal`: makes the exception raised for one more.
-        """
-        self._max_waiting, self._refusal = max_waiting, refusal
-        self._clock = clock
+        """`max_waiting`: calls of one client that may wait; `refusal`: makes the exception for one more."""
+        self._max_waiting, self._refusal, self._clock = max_waiting, refusal, clock
         self._clients: dict[str, _Client] = {}
-        """Those with calls."""
+        """Clients with calls."""
         self._queue: OrderedDict[str, None] = OrderedDict()
-        """Those whose calls wait, the next one first."""
+        """Clients whose calls wait, the next one first."""
         self._seen: OrderedDict[str, float] = OrderedDict()
-        """When each client has called or was answered last, the last one at the end."""
+        """Time of the last call or answer of each client, ascending."""
         self._at_work = 0
 
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[WorkPermit]:
-        """A turn for a call of a client; raises the `refusal` when too many of its calls wait already."""
+        """Wait for a turn of a client's call; raise the `refusal` if too many of its calls wait already."""
         client = self._clients.setdefault(who, _Client())
         if len(client.waiting) >= self._max_waiting:
             raise self._refusal(
@@ -115,7 +111,7 @@ class Turns:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client.waiting.append(ready)
         self._queue.setdefault(who)
-        self._go_on()
+        self._begin_calls()
         try:
             await ready
         except asyncio.CancelledError:
@@ -134,8 +130,8 @@ class Turns:
             _turn.reset(before)
             turn.end()
 
-    def _go_on(self) -> None:
-        """Begin what can begin; a client whose call has begun goes to the end of the queue."""
+    def _begin_calls(self) -> None:
+        """Begin all calls that may; a client whose call begins goes to the end of the queue."""
         for who in tuple(self._queue):
             client = self._clients[who]
             limit = 1 if self._has_company(who) else MAX_AT_WORK_ALONE
@@ -157,7 +153,7 @@ class Turns:
         self._at_work -= 1
         self._see(who)
         self._forget(who)
-        self._go_on()
+        self._begin_calls()
 
     def _forget(self, who: str) -> None:
         client = self._clients.get(who)
@@ -174,37 +170,37 @@ class Turns:
             self._seen.popitem(last=False)
 
     def _has_company(self, who: str) -> bool:
-        """Return whether another client called or was answered in the last `AROUND_SECONDS`."""
+        """Return True if another client called or was answered in the last `AROUND_SECONDS`."""
         last = next((other for other in reversed(self._seen) if other != who), None)
         return last is not None and self._seen[last] >= self._clock() - AROUND_SECONDS
 
 
 class Pace:
-    """Pace of refusals: the instant at which the next refusal of each network may go.
+    """Pace of refusals by network, so that a client that is refused at full speed has to wait and costs nothing.
 
-    Whoever is refused at full speed waits, and costs nothing meanwhile: for what an app refuses (`anonymous`), for what
-    is refused before it is parsed (`protocol`), and for connections that are closed or left (`connections`).
+    Used for refusals by an app (`anonymous`) and before parsing (`protocol`), and for connections that are closed or
+    left (`connections`).
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._free_at: OrderedDict[str, float] = OrderedDict()
-        """Less what may go at once; the network that was refused last at the end."""
+        """Time of the next refusal, less the burst; the network that was refused last at the end."""
 
     def wait(self, network: str) -> float:
-        """Count a refusal, and return the seconds until it may go; 0 or less: now."""
+        """Count a refusal and return the seconds to wait before it; 0 or less: none."""
         now = self._clock()
         while self._free_at and next(iter(self._free_at.values())) < now - MAX_WAIT_SECONDS:
             self._free_at.popitem(last=False)
         seconds = max(1 / REFUSALS_PER_SECOND, len(self._free_at) / ALL_REFUSALS_PER_SECOND)
         free_at = max(self._free_at.get(network, float("-inf")), now - _BURST_SECONDS) + seconds
-        # Never further ahead than anybody waits, so that who stops is soon free again.
+        # Never further ahead than the longest wait, so that a client that stops is soon free again.
         self._free_at[network] = min(free_at, now + MAX_WAIT_SECONDS)
         self._free_at.move_to_end(network)
         return min(free_at - now, MAX_WAIT_SECONDS)
 
     def is_ahead(self, network: str) -> bool:
-        """Tell if a further refusal would have to wait, without counting one."""
+        """Return True if another refusal would have to wait; counts none."""
         return self._free_at.get(network, float("-inf")) > self._clock()
 
 

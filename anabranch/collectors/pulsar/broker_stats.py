@@ -1,9 +1,8 @@
 """`/admin/v2/broker-stats/topics` of one broker: rates, consumers and backlogs of its segments; pure.
 
 Stage: above `segment_stats`; `reader` fetches the answer, `loads` uses the result. The answer is namespace -> bundle ->
-domain -> topic -> numbers; only `segment://` topics count here. An answer that was cut or is no JSON is refused as a
-whole, for what is missing in it is not zero. A number that is no rate (negative, infinite) makes its segment unknown,
-and the others count.
+domain -> topic -> numbers; only `segment://` topics count here. A truncated answer is refused as a whole, since missing
+loads are not zero. A number that is no rate (negative, infinite) makes only its segment unknown.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from schemas.kafka.messages import SubscriptionType
 
 _SEGMENT = "segment://"
 _TYPES: dict[str, SubscriptionType] = {"Exclusive": "STREAM", "Shared": "QUEUE"}
-"""What M1's clients attach to a segment with; any other type says nothing."""
+"""Types with which clients of M1 attach to a segment; others mean nothing."""
 _READER = "reader-"
-"""Begins the subscription that a reader makes for itself; its rest is random. Checkpoint consumers are readers."""
+"""Prefix of a reader's own subscription, before random characters. Checkpoint consumers are readers."""
 READERS = "checkpoint-readers"
-"""Stands for all of those."""
+"""Name that stands for all of them."""
 
 
 class BadStats(ValueError):
-    """The answer is no broker's load; the message says why."""
+    """The answer is not the load of a broker; the message says why."""
 
 
 class _Topic(msgspec.Struct, rename="camel", gc=False):
@@ -51,34 +50,34 @@ class BrokerLoad:
     """Load of one broker's segments, the consumers attached to them, and the slow subscriptions."""
 
     loads: list[LoadRates]
-    """By topic."""
+    """Rates of the segments, by topic."""
     types: dict[tuple[str, str], SubscriptionType]
-    """Of (topic, subscription), where the clients on its segments show it."""
+    """Type by (topic, subscription), if clients on its segments show it."""
     attached: dict[str, int]
-    """By topic, a mark that differs after consumers were attached or left; only comparable within one process."""
+    """Mark of each topic that changes when consumers attach or leave; comparable within one process only."""
     used: set[str]
-    """Topics with consumers attached, or traffic."""
+    """Topics with attached consumers or traffic."""
     digest: bytes
-    """Equal for two answers of which the broker has computed nothing in between."""
+    """Digest of the answer; the same until the broker computes again."""
     size: int
-    """Of the answer, bytes."""
+    """Size of the answer, bytes."""
     refused: int = 0
-    """Segments without usable rates."""
+    """Number of segments without usable rates."""
     names: list[str] = field(default_factory=list)
-    """Some of those."""
+    """Some of their names."""
     consumers: dict[str, dict[tuple[str, SubscriptionType], set[str]]] = field(default_factory=dict)
-    """By topic, and by subscription and type: the names of the consumers attached to its segments. Those of queues,
-    which do not count, are left out; readers of checkpoints are one subscription, as nothing shows which is whose."""
+    """Names of the consumers attached to segments, by topic, then by subscription and type. Those of queues do not
+    count and are omitted; all checkpoint readers are one subscription, because nothing tells them apart."""
     segments: dict[str, list[int]] = field(default_factory=dict)
-    """The segments of each topic."""
+    """Segments of each topic."""
     behind: dict[str, list[SegmentDelivery]] = field(default_factory=dict)
-    """By topic, the segments on which a subscription is a minute or more behind."""
+    """Segments on which a subscription is at least a minute behind, by topic."""
     has_traffic: bool = False
-    """Whether any rate is above 0."""
+    """True if any rate is above 0."""
 
 
 def read_broker_stats(body: bytes) -> BrokerLoad:
-    """Return the load in an answer. Raises `BadStats` for an answer that was cut or has another form."""
+    """Return the load in an answer. Raises `BadStats` for a truncated or malformed one."""
     try:
         namespaces = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -103,16 +102,9 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                         refused.append(name[:MAX_NAME_BYTES])
                         continue
                     topic, segment = parent
-                    loads.append(
-                        LoadRates(
-                            topic,
-                            segment,
-                            stats.msg_rate_in,
-                            stats.msg_throughput_in,
-                            stats.msg_rate_out,
-                            stats.msg_throughput_out,
-                        )
-                    )
+                    rates_in = stats.msg_rate_in, stats.msg_throughput_in
+                    rates_out = stats.msg_rate_out, stats.msg_throughput_out
+                    loads.append(LoadRates(topic, segment, *rates_in, *rates_out))
                     if stats.msg_rate_in or stats.msg_rate_out:
                         used.add(topic)
                     mark = attached.get(topic, 0)

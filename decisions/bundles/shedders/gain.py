@@ -136,7 +136,7 @@ def _best_move(
     chosen: tuple[str, ProjectedBroker] | None = None
     levels = [(entry.usage, entry) for entry in ordered if entry is not source]
     for bundle, load in sorted(movable.items()):
-        without, permitted = source.with_load(load, -1), cluster.found.permitted.get(bundle)
+        without, permitted = source.with_load(load, -1), cluster.cache.permitted.get(bundle)
         if usage - without < best:
             continue
         for level, destination in levels:
@@ -171,7 +171,7 @@ def _best_move(
 
 def _permitted_brokers(cluster: ClusterView, bundle: str, source: str) -> set[str]:
     """Return the brokers that policies and filters leave for a bundle of `source`, the same all cycle."""
-    cache = cluster.found.permitted
+    cache = cluster.cache.permitted
     if bundle not in cache:
         cache[bundle] = _find_permitted(cluster, bundle, source)
     return cache[bundle]
