@@ -1,7 +1,7 @@
-"""Parts as child processes, each in its own session, so that all its processes can be ended.
+"""Parts of a local run as child processes, each in its own session, so that all its processes can be ended.
 
-Stage: under `anabranch.local.supervisor`. A part's session outlives its main process: a JVM whose Python was killed, a
-worker that left its process group. Only processes of sessions that were started here are ever signalled.
+Stage: under `anabranch.local.supervisor`. A session may outlive the part's main process: with a JVM whose Python was
+killed, or a worker that left its process group. Only processes of sessions that were started here are ever signalled.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import psutil
 _TETHER = Path(__file__).parent / "tether.py"
 _LOG_BYTES = 20_000_000
 TOKEN_VARIABLE = "ANABRANCH_LOCAL_RUN"
-"""In the environment of every process that a part has started: which supervisor it belongs to."""
+"""Environment variable of every process of a part; its value identifies the supervisor."""
 
 
 @dataclass(frozen=True)
 class PartSpec:
-    """One part of the local run: what to run, and how to tell that it serves."""
+    """A part of the local run: its command and its readiness check."""
 
     name: str
     command: Callable[[], Sequence[str]]
-    """Called at every start."""
+    """Returns the command; called at every start."""
     rank: int
     """Parts of a lower rank start before and stop after those of a higher one."""
     is_ready: Callable[[], bool] = lambda: True
@@ -38,12 +38,12 @@ class PartSpec:
     """All environment variables of the part; None: those of this process."""
     stop_seconds: float = 15.0
     address: str = ""
-    """Where people look at it; empty: nowhere."""
+    """Address of its page; empty: it has none."""
 
 
 @dataclass(frozen=True)
 class PartState:
-    """A part as the screen and the report see it."""
+    """State of a part, for the screen and the report."""
 
     name: str
     pid: int | None
@@ -53,22 +53,22 @@ class PartState:
     last_exit: int | None
     """Exit code of its last end; negative: the signal."""
     since: datetime
-    """When it entered this state."""
+    """Time at which it entered this state."""
     detail: str
     deaths_in_a_row: int = 0
     """Deaths since it last ran steadily."""
     address: str = ""
-    """Where people look at it; empty: nowhere."""
+    """Address of its page; empty: it has none."""
 
 
 class Child:
     """A running part."""
 
     def __init__(self, spec: PartSpec, log: Path, token: str) -> None:
-        """Start the process; its output is appended to `log`, which is set aside when it is large.
+        """Start the process; its output is appended to `log`, which is rotated when it is large.
 
-        `token` goes into the environment of all that it starts, to know them by later. Raises `OSError` when there is
-        no room for the log or no memory for the process.
+        `token` is in the environment of all its processes and identifies them. Raises `OSError` if there is no room for
+        the log or no memory for the process.
         """
         if log.is_file() and log.stat().st_size > _LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
@@ -90,22 +90,22 @@ class Child:
         return self.process.pid
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code; None while it runs."""
         return self.process.poll()
 
     def terminate(self) -> None:
-        """Ask the main process to end; the rest of the session follows it."""
+        """Send SIGTERM to the main process; the rest of the session ends with it."""
         if self.process.poll() is None:
             self.process.terminate()
 
     def kill_session(self, deadline_s: float = 10.0) -> None:
-        """SIGKILL for the rest of the session; returns when nothing is left."""
+        """Kill the rest of the session and wait until nothing is left."""
         end_session(self.pid, deadline_s)
         self.process.wait(deadline_s)
 
 
 def tethered(command: Sequence[str]) -> list[str]:
-    """The command, run so that on Linux it ends when the thread that starts it does."""
+    """Wrap a command so that, on Linux, it ends with the thread that starts it."""
     return [sys.executable, "-S", str(_TETHER), str(os.getpid()), *command]
 
 
@@ -124,8 +124,8 @@ def end_session(session: int, deadline_s: float = 10.0) -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Ids of the living processes of a session; zombies do not count."""
-    return [pid for pid in psutil.pids() if _session_of(pid) == session and _lives(pid)]
+    """Return the ids of a session's processes, without zombies."""
+    return [pid for pid in psutil.pids() if _session_of(pid) == session and _is_alive(pid)]
 
 
 def carries_token(pid: int, token: str) -> bool:
@@ -144,7 +144,7 @@ def _session_of(pid: int) -> int | None:
         return None
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

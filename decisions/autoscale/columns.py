@@ -1,7 +1,7 @@
-"""A fleet in columns: the snapshots of many topics as arrays, and the answers to them.
+"""Snapshots of many topics as arrays, and the answers to them: input and output of `decisions.autoscale.fleet`.
 
-Stage: around `decisions.autoscale.fleet`. `engine.autoscale.fleet_columns` fills `SnapshotColumns`.
-A segment without a record has NaN rates: every comparison with them is false, so it is neither hot nor cold.
+Stage: `engine.autoscale.fleet_columns` fills `SnapshotColumns`. A segment without a record has NaN rates: every
+comparison with them is false, so it is neither hot nor cold.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 NEVER = np.iinfo(np.int64).min
 """Stands for an instant that is not set."""
 HOLD, SPLIT, MERGE, ASK, REBUCKET = 0, 1, 2, 3, 4
-"""Codes of `FleetAnswers.action`; `ASK`: it may act, and `decide` says whether and what, a rebucket for instance."""
+"""Codes of `FleetAnswers.action`; `ASK`: an action is possible, such as a rebucket, and `decide` has to answer."""
 REASONS = ("", *RATES, "consumer-count", "cold", AT_MAX_SEGMENTS, BELOW_FLOOR, *SHIPPED_REASONS.values())
 """Indexed by `FleetAnswers.reason`."""
 GATES = tuple(Gate)
@@ -52,9 +52,9 @@ class SnapshotColumns:
     last_split_at: Ints
     last_merge_at: Ints
     opened_at: Ints
-    """When the open decision was taken; `NEVER`: none is open."""
+    """Time of the open decision; `NEVER`: none is open."""
     only_merges_open: Bools
-    """The open decisions are merges that were not applied yet."""
+    """True if the open decisions are merges that were not applied yet."""
     failures: Ints
     failed_at: Ints
     failed_action: npt.NDArray[np.int8]
@@ -64,31 +64,31 @@ class SnapshotColumns:
     """Four columns per second, NaN without a record."""
     seen_at: Ints
     cold_since: Ints
-    """When the merge window of a cold segment began, as the policy measures it."""
+    """Start of a cold segment's merge window, by the policy's measure."""
     depths: Ints
     """Merges in each segment's lineage."""
     shallow_at: Ints
-    """From when on the depth of each segment lets it be merged (`TopicSnapshot.shallow_at`)."""
+    """Time from which on a segment's depth permits a merge (`TopicSnapshot.shallow_at`)."""
     settled_at: Ints
-    """Until when each segment is not merged, for its load may come back; `NEVER`: nothing says so."""
+    """Time until which a segment is not merged because its load may come back; `NEVER`: no limit."""
     sharing: Ints
-    """By topic, consumers of the largest subscription whose consumers can share a segment."""
+    """Consumers of a topic's largest subscription whose consumers can share a segment."""
     unshared: Ints
-    """By topic, the same of those whose consumers cannot."""
+    """The same for subscriptions whose consumers cannot share one."""
     buckets: Ints
-    """By segment, its entry buckets; 0: it says nothing of them."""
+    """Entry buckets of a segment; 0: not stated."""
 
     def __len__(self) -> int:
         return len(self.now)
 
     @property
     def in_flight(self) -> Bools:
-        """Which topics have an open decision."""
+        """True for topics with an open decision."""
         is_open: Bools = self.opened_at != NEVER
         return is_open
 
     def take(self, topics: Ints) -> SnapshotColumns:
-        """Some of the topics, in ascending order."""
+        """Return the snapshots of some topics, given in ascending order."""
         segments = segments_of(self.offsets, topics)
         msg_in, bytes_in, msg_out, bytes_out = (column[segments] for column in self.rates)
         return SnapshotColumns(
@@ -120,7 +120,7 @@ class SnapshotColumns:
 
 
 def segments_of(offsets: Ints, topics: Ints) -> Ints:
-    """Places of all segments of some topics, one topic after the other; `offsets` as in `SnapshotColumns`."""
+    """Return the positions of the segments of some topics, topic by topic; `offsets` as in `SnapshotColumns`."""
     starts, counts = offsets[topics], offsets[topics + 1] - offsets[topics]
     begins = np.cumsum(counts) - counts
     segments: Ints = np.repeat(starts - begins, counts) + np.arange(int(counts.sum()))

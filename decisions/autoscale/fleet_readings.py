@@ -1,8 +1,8 @@
-"""Readings of a fleet at its binding gates, in columns: those that `decide` would name.
+"""Readings of many topics at their binding gates, in columns; the same as those of `decide`.
 
-Stage: behind `decisions.autoscale.fleet`, for the topics whose gate has changed. They fill the rows of the table
-`holds`. Each gate is one function below, of topics that it binds and that share a policy; a test compares them with
-`decide` topic by topic.
+Stage: after `decisions.autoscale.fleet`, for the topics whose gate has changed; the readings go into the table `holds`.
+Each gate has a function for topics that it binds and that share a policy. A test compares them with `decide` topic by
+topic.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from decisions.autoscale.rates import MAX_RATIO
 from decisions.kernel.readings import MAX_INSTANT_MS
 
 _EXACT_UP_TO = 2**61
-"""Longer waits do not fit 64 bits together with an instant: they are reckoned in Python's integers."""
+"""Longest wait that fits 64 bits together with an instant; longer ones are computed with Python's integers."""
 
 
 class FleetReadings(NamedTuple):
-    """A reading per topic, as `decisions.kernel.readings.Reading` has it."""
+    """A reading per topic, with the fields of `decisions.kernel.readings.Reading`."""
 
     measured: Floats
     """NaN: nothing is measured; the same of `limit` and `margin`."""
@@ -36,7 +36,7 @@ class FleetReadings(NamedTuple):
     """`NEVER`: time alone does not open the gate."""
 
     def where(self, chosen: Bools) -> FleetReadings:
-        """Those of some topics."""
+        """Return the readings of some topics."""
         measured, limit, margin = (column[chosen] for column in self[:3])
         return FleetReadings(measured, limit, margin, self.eligible_at[chosen])
 
@@ -61,7 +61,7 @@ def _empty_readings(count: int) -> FleetReadings:
 
 
 def _reading_above(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
-    """As `decisions.kernel.readings.read_above`."""
+    """Apply `decisions.kernel.readings.read_above` to columns."""
     margin = np.asarray(measured - limit, np.float64)
     return _empty_readings(len(measured))._replace(
         measured=measured, limit=limit + np.zeros(len(measured)), margin=margin
@@ -69,7 +69,7 @@ def _reading_above(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
 
 
 def _reading_below(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
-    """As `decisions.kernel.readings.read_below` and `at_most`."""
+    """Apply `decisions.kernel.readings.read_below` or `at_most` to columns."""
     margin = np.asarray(limit - measured, np.float64)
     return _empty_readings(len(measured))._replace(
         measured=measured, limit=limit + np.zeros(len(measured)), margin=margin
@@ -77,7 +77,7 @@ def _reading_below(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
 
 
 def _reading_waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
-    """As `decisions.kernel.readings.read_waited`, of what has not passed."""
+    """Apply `decisions.kernel.readings.read_waited` to columns of waits that have not passed."""
     wait = wait_ms if np.max(wait_ms) <= _EXACT_UP_TO else np.asarray(wait_ms, object)
     elapsed, end = now - since, since + wait
     eligible_at = np.where(np.asarray(end > MAX_INSTANT_MS, np.bool_), NEVER, end).astype(np.int64)
@@ -182,11 +182,11 @@ _READERS: Mapping[Gate, Callable[[SnapshotColumns, Policy], FleetReadings]] = {
     Gate.SETTLING: _settling,
 }
 
-# What the gates share, by segment
+# Shared by the gates, by segment
 
 
 def _known_loads(fleet: SnapshotColumns, policy: Policy) -> Bools:
-    """Segments whose load is known and not too old to be trusted."""
+    """Return True for segments with a load that is known and fresh."""
     is_known: Bools = ~np.isnan(fleet.rates[0])
     if policy.max_load_age_ms:
         oldest = fleet.now - min(policy.max_load_age_ms, _EXACT_UP_TO)
@@ -195,7 +195,7 @@ def _known_loads(fleet: SnapshotColumns, policy: Policy) -> Bools:
 
 
 def _neighbour_pairs(fleet: SnapshotColumns, chosen: Bools) -> Bools:
-    """Segments that are chosen, and the next one of their topic with them."""
+    """Return True for chosen segments whose next one in the topic is chosen too."""
     has_next = np.ones(len(chosen), np.bool_)
     has_next[fleet.offsets[1:] - 1] = False
     pairs: Bools = chosen & np.roll(chosen, -1) & has_next
@@ -210,13 +210,13 @@ def _cold_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
 
 
 def _shallow_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
-    """Cold pairs that their depth lets be merged."""
+    """Return True for cold pairs whose depth permits a merge."""
     shallow: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
     return shallow
 
 
 def _affordable_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
-    """Those of them that leave each consumer its entry bucket."""
+    """Return True for shallow pairs whose merge leaves each consumer an entry bucket."""
     pairs = _shallow_pairs(fleet, policy)
     if not policy.rebuckets or not (policy.as_shipped or fleet.buckets.any()):
         return pairs
@@ -229,7 +229,7 @@ def _affordable_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
 
 
 def _bucket_losses(fleet: SnapshotColumns, policy: Policy) -> Ints:
-    """The entry buckets that a merge of each segment with the next one costs."""
+    """Return the entry buckets lost by a merge of each segment with the next one."""
     buckets = np.maximum(fleet.buckets, 1)
     losses: Ints = np.maximum(buckets + np.roll(buckets, -1) - policy.max_entry_buckets_per_segment, 0)
     return losses
@@ -242,7 +242,7 @@ def _by_segment(fleet: SnapshotColumns, column: Ints) -> Ints:
 
 
 def _of_pairs(column: Ints) -> Ints:
-    """The larger value of each segment and the next."""
+    """Return the larger value of each segment and the next."""
     larger: Ints = np.maximum(column, np.roll(column, -1))
     return larger
 
