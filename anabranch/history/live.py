@@ -30,7 +30,7 @@ from anabranch.history.picture import (
     LakeView,
     SegmentView,
     TopicView,
-    lately,
+    recent_rates,
 )
 from anabranch.query.policies import PoliciesOnRecord
 from anabranch.query.wording import action_kind, decision_segments, segments_text
@@ -342,7 +342,7 @@ class LakeReader:
             ),
             actions=dict(self._actions),
             dead_letters=dict(self._dead_letters.most_common()),
-            rates=lately(self._batches, now),
+            rates=recent_rates(self._batches, now),
             brakes=BrakesView(
                 executors=tuple(_executor_view(row, now) for row in self._executors),
                 stop=self._brakes.acts.stop,

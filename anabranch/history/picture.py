@@ -1,4 +1,4 @@
-"""The fleet at an instant, as values: topics with segments, load and holds, decisions, brakes, rates.
+"""State of all topics at an instant, as values: segments, loads, holds, decisions, brakes, rates.
 
 Stage: output of `anabranch.history.live`, input of the terminal's screen and the page. Pure.
 """
@@ -14,13 +14,13 @@ from lake.brakes import SafeguardAct
 from lake.tail import StoredRow
 
 RATE_SECONDS = 10.0
-"""Over which rates are taken."""
+"""Time over which rates are averaged."""
 LATE_SECONDS = 15.0
-"""A job is never late before that."""
+"""Shortest time after which a job counts as late."""
 PACE_BATCHES = 20
-"""Newest batches by which the pace of the job is judged."""
+"""Number of newest batches that determine the pace of the job."""
 UNKNOWN_PACE_SECONDS = 60.0
-"""Without a batch for longer a job is late whose pace is not known."""
+"""Time without a batch after which a job of unknown pace is late."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class SegmentView:
     rates: tuple[float, float, float, float] | None
     """The four rates per second in the order of `RATES`; None = no load record yet."""
     overload: float | None
-    """The largest rate / split threshold: above 1 the segment is to be split. None when either is unknown."""
+    """Largest ratio of a rate to its split threshold; above 1 it is to be split. None if either is unknown."""
     is_cold: bool
     """All four rates are below the merge thresholds."""
 
 
 @dataclass(frozen=True)
 class HoldView:
-    """Binding gate of a topic that does not act: its measurement, its limit, and its beginning."""
+    """Binding gate of a topic that does not act, with measurement, limit and start."""
 
     gate: str
     measured: float | None
@@ -60,7 +60,7 @@ class TopicView:
     consumers: tuple[tuple[str, str, int], ...]
     """Subscription, its type, and its connected consumers, by name."""
     hold: HoldView | None
-    """None while a decision is under way or before the first evaluation."""
+    """None while a decision is open, or before the first evaluation."""
     open_decision: str | None
     """`split 3` or `merge 4+5` while that decision has no outcome yet."""
     brake: str | None = None
@@ -70,7 +70,7 @@ class TopicView:
     unheard_since: datetime | None = None
     """End of the last decision, while the job still holds the topic for it; None: it does not."""
     loaded_at: datetime | None = None
-    """When its newest load was accepted; None: none was seen."""
+    """Time at which its newest load was accepted; None: none was seen."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ class ExecutorView:
 
     name: str
     shards: tuple[int, ...]
-    """Those that it acts on; none: it stands by."""
+    """Shards that it acts on; none: it stands by."""
     of: int
-    """The number of shards."""
+    """Number of all shards."""
     is_silent: bool
-    """It has not beaten for as long as it promised to: others take over."""
+    """Its heartbeat is overdue: others take over."""
     beat_at: datetime | None = field(default=None, compare=False)
-    """Its newest heartbeat, which alone is no change."""
+    """Its newest heartbeat; not compared, so it alone is no change."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class BrakesView:
     stop: SafeguardAct | None = None
     pauses: tuple[SafeguardAct, ...] = ()
     waiting: Mapping[str, int] = field(default_factory=dict)
-    """Decisions that wait, by brake."""
+    """Number of waiting decisions, by brake."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,12 @@ class LakeView:
     actions: Mapping[str, int] = field(default_factory=dict)
     """Applied actions seen so far by what led to them: `split:consumer-count`, `split:load`, `merge`."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    """By reason, as far as the tail looks back."""
+    """Number of dead letters by reason, as far back as the tail reads."""
     rates: Rates = Rates()
     brakes: BrakesView = BrakesView()
 
 
-def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SECONDS) -> Rates:
+def recent_rates(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SECONDS) -> Rates:
     """Return the rates of the batches committed in the last `seconds` before `now`."""
     recent = [row for row in batches if 0 <= (now - row["committed_at"]).total_seconds() <= seconds]
     if not recent:

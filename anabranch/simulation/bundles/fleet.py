@@ -1,4 +1,4 @@
-"""A fleet: brokers that come and go, bundles with demand for each minute.
+"""Simulated cluster: brokers that come and go, and bundles with a demand for each minute.
 
 Units: messages and bytes a second; usage as a fraction; time in minutes since the start.
 """
@@ -21,15 +21,15 @@ class Broker:
 
     name: str
     messages: float = 100_000.0
-    """In and out, that fill its CPU."""
+    """Messages per second, in and out, that saturate its CPU."""
     network: float = 125_000_000.0
-    """Bytes a second that fill its network card, each way."""
+    """Bytes per second, each way, that saturate its network card."""
     idle: float = 0.02
-    """CPU that it uses with nothing to do."""
+    """CPU usage without load."""
     joins: int = 0
     dies: int | None = None
     away: tuple[tuple[int, int], ...] = ()
-    """First minute of each time that it was gone, and the first when it was back."""
+    """Absences: first minute, and first minute of presence after it."""
 
     def lives(self, minute: int) -> bool:
         """Return True if the broker is present at a minute."""
@@ -39,25 +39,25 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Everything that happens to a cluster, whatever its balancer does."""
+    """Everything that happens to a cluster independently of its balancer."""
 
     brokers: tuple[Broker, ...]
     bundles: tuple[str, ...]
     owners: tuple[str, ...]
-    """Of each bundle, at the start."""
+    """Owner of each bundle at the start."""
     messages: Floats
-    """In; a row for each minute, a column for each bundle."""
+    """Messages in; a row per minute, a column per bundle."""
     sizes: Floats
-    """Bytes a message, by bundle."""
+    """Bytes per message, by bundle."""
     fan_out: Floats
-    """Messages out for one in, by bundle."""
+    """Messages out per message in, by bundle."""
     connections: Floats = field(default_factory=lambda: np.zeros(0))
-    """By bundle: who has to reconnect when it moves. Empty: ten each."""
+    """Connections that a move of the bundle breaks, by bundle. Empty: ten each."""
     recorded: NDArray[np.float32] | None = None
-    """By minute and bundle, four rates: messages in and out, bytes in and out. In the place of `messages`, `sizes` and
+    """Four rates by minute and bundle: messages in and out, bytes in and out. Replaces `messages`, `sizes` and
     `fan_out`, which are not constant on record."""
     rules: Mapping[str, Any] = field(default_factory=dict)
-    """Further inputs of the balancer, as fields of a snapshot: isolation policies, groups, domains."""
+    """Further fields of the balancer's snapshot: isolation policies, groups, domains."""
     noise: float = 0.0
     """Standard deviation of a CPU reading, as a fraction."""
     seed: int = 1
