@@ -26,6 +26,7 @@ import pyspark.worker
 from pyspark.daemon import manager, worker
 from pyspark.util import enable_faulthandler
 
+from runtime.without_pandas import WithoutPandas
 from streaming.job.holders import manage_tasks, speaks_by_unix_sockets
 
 STAGE_VARIABLE = "ANABRANCH_STAGE"
@@ -43,22 +44,12 @@ _MODULES = {
 }
 
 
-class _WithoutPandas:
-    """An import finder that hides pandas."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-
 def load_without_pandas(modules: Sequence[str]) -> None:
     """Import modules with pandas hidden from them and from Arrow.
 
-    Arrow looks for it at the first array of Python objects, and Spark's state client imports it for one name
-    (`pyspark.testing.utils`); both remember the result. Importing it takes 0.3 s to 2 s and 60 MB per worker, and
-    workers never use it.
+    Spark's state client imports it for one name (`pyspark.testing.utils`), and remembers the result as Arrow does.
     """
-    finder = _WithoutPandas()
+    finder = WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:
         pa.array([0])

@@ -88,3 +88,9 @@ def test_nearest_name_says_its_group():
 def test_help_and_prompt_load_no_heavy_modules(module, heavy):
     ask = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.process
+def test_pandas_is_there_for_spark_only():
+    ask = "import sys, anabranch.executor.process; print('pandas' in sys.modules); import pyspark, pandas"
+    assert subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout == "False\n"
