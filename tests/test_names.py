@@ -5,17 +5,26 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[1]
-PRODUCT = [
-    (file.relative_to(HOME), ast.parse(file.read_text()))
-    for package in ("schemas", "decisions", "engine", "lake", "runtime", "streaming", "anabranch")
-    for file in sorted((HOME / package).rglob("*.py"))
-]
-TESTS = [(file.relative_to(HOME), file.read_text()) for file in sorted((HOME / "tests").rglob("*.py"))]
 VAGUE = {"one", "found", "said", "told", "place", "taken", "given", "gone", "what", "rest", "others", "standing"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@cache
+def product() -> list[tuple[Path, ast.Module]]:
+    """Parse the product: four CPU seconds, for which a process that only collects tests has no use."""
+    packages = ("schemas", "decisions", "engine", "lake", "runtime", "streaming", "anabranch")
+    files = (file for package in packages for file in sorted((HOME / package).rglob("*.py")))
+    return [(file.relative_to(HOME), ast.parse(file.read_text())) for file in files]
+
+
+@cache
+def files_of_tests() -> list[tuple[Path, str]]:
+    """Read the tests."""
+    return [(file.relative_to(HOME), file.read_text()) for file in sorted((HOME / "tests").rglob("*.py"))]
 
 
 def locals_of(tree: ast.Module) -> set[str]:
@@ -28,7 +37,7 @@ def locals_of(tree: ast.Module) -> set[str]:
 
 def test_public_class_names_are_unique():
     homes = defaultdict(list)
-    for file, tree in PRODUCT:
+    for file, tree in product():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(str(file))
@@ -37,14 +46,14 @@ def test_public_class_names_are_unique():
 
 
 def test_locals_are_not_vague():
-    vague = {str(file): names for file, tree in PRODUCT if (names := locals_of(tree) & VAGUE)}
+    vague = {str(file): names for file, tree in product() if (names := locals_of(tree) & VAGUE)}
     assert vague == {}
 
 
 def test_test_names_have_at_most_70_characters():
     names = [
         (str(file), node.name)
-        for file, text in TESTS
+        for file, text in files_of_tests()
         for node in ast.walk(ast.parse(text))
         if isinstance(node, FUNCTIONS) and node.name.startswith("test_")
     ]
@@ -54,7 +63,7 @@ def test_test_names_have_at_most_70_characters():
 
 def test_formatter_is_never_off():
     marker = "# " + "fmt:"
-    texts = [(file, (HOME / file).read_text()) for file, _ in PRODUCT] + TESTS
+    texts = [(file, (HOME / file).read_text()) for file, _ in product()] + files_of_tests()
     assert [str(file) for file, text in texts if marker in text] == []
 
 
@@ -64,4 +73,4 @@ def test_no_test_patches_the_clock_of_all_threads():
     assert patched.search('setattr(module.time, "monotonic"')
     assert patched.search('setattr("a.time.sleep"')
     own = Path(__file__).relative_to(HOME)
-    assert [str(file) for file, text in TESTS if file != own and patched.search(text)] == []
+    assert [str(file) for file, text in files_of_tests() if file != own and patched.search(text)] == []
