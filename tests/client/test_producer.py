@@ -52,7 +52,7 @@ def produce_while(producer: Producer, ledger: Ledger, is_running: Callable[[], b
 def test_order_kept_over_splits_and_merges(topic: ScalableTopic) -> None:
     ledger, seed = Ledger(), random.Random(35)
     # Messages wait for a batch, so that thousands are in flight at every seal although few are written in all.
-    config = topic.config(linger_ms=250)
+    config = topic.config(linger_ms=1_000)
     with Producer(config, topic.name) as producer, ThreadPoolExecutor(1) as changing:
         done = changing.submit(lambda: [topic.change(seed) for _ in range(CHANGES)])
         peak = produce_while(producer, ledger, lambda: not done.done(), 3_000)
