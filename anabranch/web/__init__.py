@@ -10,6 +10,7 @@ what a person may: approvals, and brakes.
 - `past`        what the lake has of one topic in a window
 - `drawing`     strips and rivers as SVG
 - `asking`      questions to the lake, a few at a time
+- `replays`     explanations, in a process of their own
 - `guard`       who may see and do what
 - `templating`  the templates, and what they may call
 - `sessions`    signed-in browsers

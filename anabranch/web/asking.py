@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from starlette.requests import Request
 
@@ -18,7 +18,6 @@ WAIT_SECONDS = 30
 MAX_POLICY = 4_000
 """Characters of a policy that is tried."""
 _turns = threading.BoundedSemaphore(READERS)
-_replays = threading.BoundedSemaphore(READERS - 1)
 
 
 class PageNotFound(Exception):
@@ -26,17 +25,14 @@ class PageNotFound(Exception):
 
 
 @contextmanager
-def turn(is_replay: bool = False) -> Iterator[None]:
-    """One of few that read at the same time. Raises `PageNotFound` when none is free for long.
-
-    Replays of a topic's record may take minutes on a lake of months: they leave a turn to the curves.
-    """
-    with ExitStack() as held:
-        for turns in [_replays, _turns] if is_replay else [_turns]:
-            if not turns.acquire(timeout=WAIT_SECONDS):
-                raise PageNotFound("too many are asking at this moment: load the page again")
-            held.callback(turns.release)
+def turn() -> Iterator[None]:
+    """One of few that read at the same time. Raises `PageNotFound` when none is free for long."""
+    if not _turns.acquire(timeout=WAIT_SECONDS):
+        raise PageNotFound("too many are asking at this moment: load the page again")
+    try:
         yield
+    finally:
+        _turns.release()
 
 
 def actor(request: Request) -> str:

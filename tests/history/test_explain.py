@@ -6,6 +6,7 @@ Longer than other files: one test for each situation that an explanation can mee
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -15,18 +16,19 @@ from deltalake import write_deltalake
 
 from anabranch.cli.instants import read_instant
 from anabranch.cli.main import cli
-from anabranch.history.explain import record
+from anabranch.history.explain import checkpoints, record
 from anabranch.history.explain.changes import changes
 from anabranch.history.explain.record import NotOnRecord, check_segment, explain
 from anabranch.query.topics import UnknownTopic, find_topic
 from decisions.topic.layout import SegmentLayout
 from engine.history import Batches, history_of
+from engine.replay import BucketReplay
 from lake.files import table_path
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, OutcomeRow, WaitRow
 from tests.engine.buckets import CONFIGURED, PROMPT
-from tests.engine.records import consumers, delivery, layout, outcome, stats, tick
+from tests.engine.records import consumers, delivery, layout, outcome, policy, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
 
@@ -88,10 +90,51 @@ def test_explanation_holds_few_of_many_batches(bucket, tmp_path, monkeypatch):
         return history_of(batches, *tables) if tables else Batches(batches)
 
     monkeypatch.setattr(record, "Batches", counted)
-    monkeypatch.setattr(record, "history_of", counted)
+    monkeypatch.setattr(checkpoints, "history_of", counted)
     assert explain(lake, NAMES[0], None, CONFIGURED).answer.gate.value == "merge-window"
     assert len(sizes) == 2
     assert max(sizes) < 20
+
+
+def test_checkpoint_gives_the_same_with_fewer_batches(tmp_path, monkeypatch):
+    """Three hours with decisions, slow deliveries and a policy: every quarter of an hour, and back again."""
+    bucket, made = RecordedBucket(), SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, layout(made, topic=NAMES[0]), consumers(1, topic=NAMES[0]))
+    for number in range(36):
+        when = NOW + number * 5 * MINUTE
+        rates = {active.segment_id: 12_500.0 if number in (5, 17) else 10.0 for active in made.active}
+        more = [delivery(SLOW, reported=2, at=when - SECOND, topic=NAMES[0])] if number % 7 == 3 else []
+        more += [policy({"maxSegments": 9}, "acme/shop")] if number == 8 else []
+        for row in bucket.batch(when, stats(rates, when, NAMES[0]), *more, tick(number)).decisions:
+            segments = json.loads(row["arguments"])["segments"]
+            made = (
+                made.split_segment(*segments, when)
+                if row["action"] == "split"
+                else made.merge_segments(*segments, when)
+            )
+            ended = outcome(row["decision_id"], "applied", when, NAMES[0])
+            bucket.batch(when + SECOND, layout(made, row["action"], at=when, topic=NAMES[0]), ended)
+    lake, kept, taken = written(bucket, tmp_path / "lake"), {}, []
+    assert made.epoch > 2
+
+    def answer(when, *more):
+        taken.append(0)
+        found = explain(lake, NAMES[0], at(when), CONFIGURED, timedelta(0), *more)
+        # The rank of a batch among those that were read.
+        return replace(found, hold=found.hold and {name: found.hold[name] for name in found.hold if name != "place"})
+
+    take_in = BucketReplay.take_in
+
+    def counted(replay, batch):
+        taken[-1] += 1
+        return take_in(replay, batch)
+
+    monkeypatch.setattr(BucketReplay, "take_in", counted)
+    quarters = [NOW + number * 15 * MINUTE + SECOND for number in range(12)]
+    for when in (*quarters, *reversed(quarters)):
+        assert answer(when, kept) == answer(when)
+    assert [checkpoint.at for checkpoint in kept.values()] == [at(quarters[-1]).replace(minute=0, second=0)]
+    assert taken[22] * 2 < taken[23]
 
 
 def test_past_instant_answered_as_it_was(bucket, tmp_path):

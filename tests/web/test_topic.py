@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 import xml.etree.ElementTree as ET
 from datetime import datetime, timezone
@@ -18,7 +20,7 @@ from anabranch.auth.tokens import add_token
 from anabranch.history.lineage.record import Reach, River
 from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.query.wording import millis
-from anabranch.web import asking
+from anabranch.web import replays
 from anabranch.web.curves import load_columns
 from anabranch.web.pages import topic
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
@@ -176,11 +178,19 @@ def test_curves_are_columns_of_the_fullest_segments(lake):
 
 
 def test_slow_explanations_leave_a_turn_to_curves(lake, monkeypatch):
-    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(replays, "WAIT_SECONDS", 0.05)
     found = page(lake)
-    with asking.turn(is_replay=True):
+    with replays.REPLAYS.lock:
         assert "too many are asking" in found.get(f"/topic/why?name={T0}").text
         assert found.get(f"/topic/loads?name={T0}&last=15m").json()["at"]
+    assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
+
+
+def test_explanation_after_its_process_was_killed(lake):
+    found = page(lake)
+    assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
+    os.kill(replays.REPLAYS._worker.pid, signal.SIGKILL)
+    assert "was killed by signal 9" in found.get(f"/topic/why?name={T0}").text
     assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
 
 

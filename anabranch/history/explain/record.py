@@ -7,7 +7,6 @@ that is recorded with it.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.history.explain.application import Became, became
+from anabranch.history.explain.checkpoints import Decided, NotOnRecord, TopicCheckpoints, replay_topic
 from anabranch.query.wording import millis
 from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.decide import decide
@@ -25,26 +25,16 @@ from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by
 from engine.agreement import may_have_been, snapshot_on_record
-from engine.autoscale.regrouping import regroup_topics
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.history import (
-    HISTORY_TABLES,
     Batches,
     columns_of,
-    history_of,
-    instants_of,
-    is_since,
-    rows_of_topic,
 )
-from engine.kernel.packed import StateError
-from engine.replay import AS_RECORDED, BucketReplay, RecordedRow
+from engine.replay import RecordedRow
 from lake.batches import first_batch_after, last_batch, read_outline
-from lake.state_snapshots import RowsForgotten, horizon_for
 from lake.tables import stream_columns
 from schemas.ids import EVERY_TOPIC
-from schemas.kafka.delivery import Delivery
-from schemas.tables.arrow import arrow_schema
-from schemas.tables.rows import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
+from schemas.tables.rows import BATCHES, EVENTS
 
 _AFTER_RECORD = timedelta(minutes=5)
 """Longest time after the last recorded batch that can be asked about: later events may have changed everything."""
@@ -54,25 +44,11 @@ _OUTAGE = timedelta(minutes=3)
 """Without a batch for longer than that the job was not at work: one that is has a tick each minute by default."""
 
 
-class NotOnRecord(LookupError):
-    """The lake lacks the rows that an answer needs; the message says what is missing."""
-
-
 class Evaluations(NamedTuple):
     """Last evaluation of the topic and its next tick, milliseconds; None: not on record."""
 
     last: int | None
     following: int | None
-
-
-class Decided(NamedTuple):
-    """Last decision of the topic."""
-
-    decision_id: str
-    action: str
-    segments: tuple[int, ...]
-    at: int
-    """Milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +83,20 @@ class Explanation:
 
 
 def explain(
-    lake: str, topic: str, instant: datetime | None, configured: ConfiguredPolicy, outage: timedelta = _OUTAGE
+    lake: str,
+    topic: str,
+    instant: datetime | None,
+    configured: ConfiguredPolicy,
+    outage: timedelta = _OUTAGE,
+    checkpoints: TopicCheckpoints | None = None,
 ) -> Explanation:
     """Explain a topic's action or hold at an instant (aware; None: of the last batch on record).
 
     If the newest evaluation up to then, by a tick or an event, led to a decision, that decision is explained, from its
     own inputs; otherwise the state at that instant. `configured`: the job's policy now, for releases that did not
     record it. `outage`: a pause between batches longer than that, and than three minutes, counts as downtime of the
-    job. Raises `NotOnRecord`, and what Delta raises.
+    job. `checkpoints`: those of earlier explanations, and of this one afterwards. Raises `NotOnRecord`, and what Delta
+    raises.
     """
     ends = last_batch(lake)
     if ends is None:
@@ -132,87 +114,44 @@ def explain(
             f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
             + _last_such_time(until, begins, ends)
         )
-    try:
-        horizon = horizon_for(lake, Batches(course), until, [topic])
-    except RowsForgotten as error:
-        raise NotOnRecord(str(error)) from error
-    tables = {}
-    for table in HISTORY_TABLES:
-        columns = columns_of(table)
-        rows = [arrow_schema(table.row).empty_table().select(list(columns))]
-        if table is not DEAD_LETTERS:
-            where = rows_of_topic(table, topic, until)
-            if horizon is not None and table in (EVENTS, SEGMENT_LOAD):
-                where = where & is_since(table, horizon.at)
-            rows += stream_columns(lake, table, columns, 65_536, where)
-        tables[table.name] = pa.concat_tables(rows)
-    batches = read_outline(lake, columns_of(BATCHES), until, instants_of(tables))
-    doubts: list[str] = []
-    hold: RecordedRow | None = None
-    held_since: int | None = None
-    decision: RecordedRow | None = None
-    decided: Decided | None = None
-    happened: int | None = None
-    try:
-        begun = {} if horizon is None else regroup_topics(horizon.pieces, [topic])
-    except StateError as error:
-        raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
-    replay = BucketReplay(AS_RECORDED, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())
-    for batch in history_of(batches, tables).of_bucket([topic]):
-        if horizon is None or batch.now >= millis(horizon.at):
-            due = replay.take_in(batch)
-            replay.take_over(batch)
-            if topic in due.by_event | due.by_tick:
-                happened = batch.now
-        for decision in batch.decisions:
-            hold, held_since = None, None
-            segments = tuple(json.loads(decision["arguments"])["segments"])
-            decided = Decided(decision["decision_id"], decision["action"], segments, batch.now)
-        if batch.holds and not batch.decisions:
-            hold, held_since = batch.holds[-1], batch.now
+    if checkpoints is None:
+        checkpoints = {}
+    replay, past = replay_topic(lake, topic, until, Batches(course), configured, checkpoints)
     asked_at = millis(until)
     snapshot = replay.snapshot(topic, asked_at)
     if snapshot is None:
         raise NotOnRecord(_no_layout(lake, topic, until))
-    evaluations = _evaluations(lake, topic, until, happened)
+    evaluations = _evaluations(lake, topic, until, past.evaluated_at)
     explained = None
     seen = None
-    if decision is not None and decided is not None and decided.at >= (evaluations.last or 0):
-        seen = snapshot_on_record(decision)
+    decided = past.decided
+    if past.decision is not None and decided is not None and decided.at >= (evaluations.last or 0):
+        seen = snapshot_on_record(past.decision)
     if seen is not None:
         explained = decided
+        delivery = past.delivery_when_decided
         fresh = []
     else:
-        seen = _as_found(snapshot, hold)
+        seen, delivery = _as_found(snapshot, past.hold), past.delivery
         fresh = [number for number, load in seen.loads.items() if load is not snapshot.loads[number]]
-    slowness = slowness_of(_with_delivery(snapshot, tables[EVENTS.name]))
-    seen = _with_delivery(seen, tables[EVENTS.name])
+    slowness = slowness_of(replace(snapshot, delivery=past.delivery))
+    seen = replace(seen, delivery=delivery)
     return Explanation(
         seen,
         decide(seen),
         asked_at,
         explained,
         decided,
-        hold,
-        held_since,
+        past.hold,
+        past.held_since,
         evaluations,
         slowness,
         millis(ends),
         fresh,
-        doubts,
+        list(past.doubts),
         _silence(_ran_around(lake, course, until), until, max(outage, _OUTAGE)),
         None if decided is None else became(lake, decided.decision_id),
     )
-
-
-def _with_delivery(snapshot: TopicSnapshot, events: pa.Table) -> TopicSnapshot:
-    """Return a snapshot with the newest report on the topic's delivery up to then."""
-    is_report = pc.and_(pc.equal(events["type"], "delivery"), pc.equal(events["subject"], snapshot.topic))
-    reports = (Delivery.model_validate_json(row["body"]) for row in events.filter(is_report).to_pylist())
-    newest = max(
-        (report for report in reports if report.at <= snapshot.now), key=lambda report: report.at, default=None
-    )
-    return replace(snapshot, delivery=newest)
 
 
 def check_segment(layout: SegmentLayout, segment: int) -> None:

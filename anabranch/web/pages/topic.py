@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from deltalake.exceptions import DeltaError
@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from anabranch.history.explain.changes import answer_words, change_words, changes, segments_of
-from anabranch.history.explain.record import NotOnRecord, check_segment, explain
+from anabranch.history.explain.changes import segments_of
+from anabranch.history.explain.checkpoints import NotOnRecord
 from anabranch.history.explain.slowness import slowness_words
 from anabranch.history.lineage.record import NothingOnRecord, read_river
 from anabranch.query.topics import UnknownTopic, find_topic
@@ -27,6 +27,7 @@ from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import demand
 from anabranch.web.pages.windows import DEFAULT, LENGTHS, TimeWindow, WindowError, read_instant, read_window
 from anabranch.web.past import Sample, read_decisions, read_holds, read_loads, read_silences
+from anabranch.web.replays import REPLAYS, ReplayBusy
 from anabranch.web.templating import render
 from anabranch.web.words import iso, link
 from decisions.autoscale.decide import decide
@@ -126,14 +127,10 @@ def why(request: Request) -> Response:
         instant = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
         number = query.get("segment", "")
         segment = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
-        with turn(is_replay=True):
-            explanation = explain(state.lake, name, instant, state.configured(), timedelta(minutes=3))
-            if segment is not None:
-                check_segment(explanation.snapshot.layout, segment)
-            changed = changes(explanation.snapshot, segment)
-    except (NotOnRecord, WindowError, PageNotFound, StateError) as error:
+        explanation, changed = REPLAYS.explain(state.lake, name, instant, segment, state.configured())
+    except (NotOnRecord, WindowError, ReplayBusy, StateError) as error:
         shown["problem"] = str(error)
-    except (DeltaError, OSError) as error:
+    except OSError as error:
         shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
     else:
         snapshot = explanation.snapshot
@@ -145,7 +142,7 @@ def why(request: Request) -> Response:
             "also": getattr(explanation.answer, "also", ()),
             "binding": getattr(explanation.answer, "binding", None),
             "chosen": segments_of(explanation.answer),
-            "changed": [(change_words(change, snapshot), answer_words(change.answer)) for change in changed[:20]],
+            "changed": changed[:20],
             "more": max(0, len(changed) - 20),
             "loads": [(active, snapshot.loads.get(active.segment_id)) for active in snapshot.layout.active[:100]],
             "overload": lambda load: segment_overload(load.rates, snapshot.policy)[0],

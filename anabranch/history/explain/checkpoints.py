@@ -1,0 +1,182 @@
+"""Replay of one topic up to an instant, for an explanation; the next one goes on from an hour before it.
+
+Stage: under `record`. A checkpoint is kept in memory by whoever asks again and again: a topic's record of months takes
+the better part of a minute to replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.query.wording import millis
+from engine.autoscale.regrouping import regroup_topics
+from engine.autoscale.topics import ConfiguredPolicy
+from engine.history import (
+    HISTORY_TABLES,
+    Batches,
+    columns_of,
+    history_of,
+    instants_of,
+    is_since,
+    rows_of_topic,
+)
+from engine.kernel.packed import StateError, StoredPart
+from engine.replay import AS_RECORDED, BucketReplay, RecordedRow
+from lake.batches import read_outline
+from lake.state_snapshots import RowsForgotten, horizon_for
+from lake.tables import stream_columns
+from schemas.kafka.delivery import Delivery
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
+
+_MAX_CHECKPOINTS = 1_000
+"""Topics that are kept, those explained last."""
+
+
+class NotOnRecord(LookupError):
+    """The lake lacks the rows that an answer needs; the message says what is missing."""
+
+
+class Decided(NamedTuple):
+    """Last decision of the topic."""
+
+    decision_id: str
+    action: str
+    segments: tuple[int, ...]
+    at: int
+    """Milliseconds."""
+
+
+@dataclass(frozen=True)
+class TopicPast:
+    """Newest rows about a topic up to a batch, and what does not follow from earlier ones."""
+
+    hold: RecordedRow | None = None
+    """None: a decision came after it, or there is none."""
+    held_since: int | None = None
+    decision: RecordedRow | None = None
+    decided: Decided | None = None
+    evaluated_at: int | None = None
+    """Of the newest evaluation that is no tick of all topics, milliseconds."""
+    delivery: Delivery | None = None
+    """Newest report by then."""
+    delivery_when_decided: Delivery | None = None
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TopicCheckpoint:
+    """A topic after all batches before an instant."""
+
+    at: datetime
+    generation: str
+    configured: ConfiguredPolicy
+    parts: Mapping[str, StoredPart]
+    of_older: frozenset[str]
+    past: TopicPast
+
+
+TopicCheckpoints = dict[tuple[str, str], TopicCheckpoint]
+"""By lake and topic, the newest last."""
+
+
+def replay_topic(
+    lake: str,
+    topic: str,
+    until: datetime,
+    order: Batches,
+    configured: ConfiguredPolicy,
+    checkpoints: TopicCheckpoints,
+) -> tuple[BucketReplay, TopicPast]:
+    """Return a topic's state at an instant, and its past; leaves a checkpoint. Raises `NotOnRecord`, and as Delta.
+
+    `order`: an outline of the batches up to then.
+    """
+    try:
+        horizon = horizon_for(lake, order, until, [topic])
+        begun = {} if horizon is None else regroup_topics(horizon.pieces, [topic])
+    except RowsForgotten as error:
+        raise NotOnRecord(str(error)) from error
+    except StateError as error:
+        raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
+    kept = checkpoints.get((lake, topic))
+    if kept is not None and (kept.generation not in order.generations or kept.configured != configured):
+        kept = None
+    known = kept
+    if known is not None and (
+        known.at > until or (horizon is not None and known.at < horizon.at) or not order.is_parted(known.at)
+    ):
+        known = None
+    since = known.at if known is not None else None if horizon is None else horizon.at
+    tables = {}
+    for table in HISTORY_TABLES:
+        columns = columns_of(table)
+        rows = [arrow_schema(table.row).empty_table().select(list(columns))]
+        if table is not DEAD_LETTERS:
+            where = rows_of_topic(table, topic, until)
+            # Beside a horizon stand no decisions and holds.
+            if since is not None and (known is not None or table in (EVENTS, SEGMENT_LOAD)):
+                where = where & is_since(table, since)
+            rows += stream_columns(lake, table, columns, 65_536, where)
+        tables[table.name] = pa.concat_tables(rows)
+    batches = read_outline(lake, columns_of(BATCHES), until, instants_of(tables))
+    past = begin = TopicPast() if known is None else known.past
+    doubts = list(past.doubts)
+    if known is not None:
+        replay = BucketReplay(AS_RECORDED, configured, doubts, begun=known.parts, of_older=known.of_older)
+    else:
+        of_older = () if horizon is None else horizon.of_older
+        replay = BucketReplay(AS_RECORDED, configured, doubts, begun=begun, of_older=of_older)
+    hour = until.replace(minute=0, second=0, microsecond=0)
+    # Once a later batch is on record, all rows before it are.
+    is_due = order.is_parted(hour) and order.goes_on_after(hour) and (kept is None or kept.at < hour)
+
+    def past_at(instant: datetime) -> TopicPast:
+        decided = past.decided
+        when_decided = begin.delivery_when_decided
+        if decided is not None and decided != begin.decided:
+            when_decided = _delivery(tables[EVENTS.name], begin.delivery, decided.at)
+        delivery = _delivery(tables[EVENTS.name], begin.delivery, millis(instant))
+        return replace(past, delivery=delivery, delivery_when_decided=when_decided, doubts=tuple(doubts))
+
+    def leave_checkpoint() -> None:
+        parts = {name: StoredPart(part.pack()) for name, part in replay.parts.items()}
+        checkpoints.pop((lake, topic), None)
+        checkpoints[lake, topic] = TopicCheckpoint(
+            hour, order.generations[-1], configured, parts, frozenset(replay.of_older), past_at(hour)
+        )
+        if len(checkpoints) > _MAX_CHECKPOINTS:
+            del checkpoints[next(iter(checkpoints))]
+
+    for batch in history_of(batches, tables).of_bucket([topic]):
+        if is_due and batch.now >= millis(hour):
+            leave_checkpoint()
+            is_due = False
+        if since is None or batch.now >= millis(since):
+            due = replay.take_in(batch)
+            replay.take_over(batch)
+            if topic in due.by_event | due.by_tick:
+                past = replace(past, evaluated_at=batch.now)
+        for decision in batch.decisions:
+            segments = tuple(json.loads(decision["arguments"])["segments"])
+            decided = Decided(decision["decision_id"], decision["action"], segments, batch.now)
+            past = replace(past, hold=None, held_since=None, decision=decision, decided=decided)
+        if batch.holds and not batch.decisions:
+            past = replace(past, hold=batch.holds[-1], held_since=batch.now)
+    if is_due:
+        leave_checkpoint()
+    return replay, past_at(until)
+
+
+def _delivery(events: pa.Table, before: Delivery | None, until: int) -> Delivery | None:
+    """Return the newest report on a topic's delivery up to an instant; `before`: that of earlier events."""
+    bodies = events.filter(pc.equal(events["type"], "delivery"))["body"].to_pylist()
+    reports = [*map(Delivery.model_validate_json, bodies), *([] if before is None else [before])]
+    return max((report for report in reports if report.at <= until), key=lambda report: report.at, default=None)

@@ -1,0 +1,87 @@
+"""Explanations, in a process of their own: a replay of months would keep this one's interpreter from the page.
+
+The process is started by the first question, answers one at a time, and keeps a checkpoint of each topic.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import threading
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from anabranch.history.explain.changes import answer_words, change_words, changes
+from anabranch.history.explain.checkpoints import TopicCheckpoints
+from anabranch.history.explain.record import Explanation, check_segment, explain
+from anabranch.simulation.workers import Worker, WorkerLost
+from engine.autoscale.topics import ConfiguredPolicy
+
+WAIT_SECONDS = 30
+_OUTAGE = timedelta(minutes=3)
+Explained = tuple[Explanation, list[tuple[str, str]]]
+"""With what would change it: a condition, and the answer then."""
+
+
+def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
+# Layouts have such, which has no name to be pickled by.
+copyreg.pickle(MappingProxyType, lambda proxy: (_proxy, (dict(proxy),)))
+
+
+class ReplayBusy(Exception):
+    """There is no answer now; the message says why."""
+
+
+class Explainer:
+    """The process' end."""
+
+    def __init__(self) -> None:
+        self._checkpoints: TopicCheckpoints = {}
+
+    def explain(
+        self, lake: str, topic: str, instant: datetime | None, segment: int | None, configured: ConfiguredPolicy
+    ) -> Explained:
+        """Explain, and find what would change it. Raises as `explain` and `check_segment`; `OSError` for Delta's."""
+        try:
+            explanation = explain(lake, topic, instant, configured, _OUTAGE, self._checkpoints)
+        except DeltaError as error:
+            # Cannot be pickled.
+            raise OSError(str(error)) from None
+        snapshot = explanation.snapshot
+        if segment is not None:
+            check_segment(snapshot.layout, segment)
+        smallest = changes(snapshot, segment)
+        return explanation, [(change_words(change, snapshot), answer_words(change.answer)) for change in smallest]
+
+
+class Replays:
+    """The page's end."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self.lock = threading.Lock()
+
+    def explain(
+        self, lake: str, topic: str, instant: datetime | None, segment: int | None, configured: ConfiguredPolicy
+    ) -> Explained:
+        """Ask the process. Raises `ReplayBusy`, and what it raises."""
+        if not self.lock.acquire(timeout=WAIT_SECONDS):
+            raise ReplayBusy("too many are asking at this moment: load the page again")
+        try:
+            self._worker = self._worker or Worker(Explainer)
+            self._worker.ask("explain", lake, topic, instant, segment, configured)
+            answer: Explained = self._worker.answer()
+        except WorkerLost as error:
+            self._worker = None
+            raise ReplayBusy(f"{error}: load the page again") from error
+        finally:
+            self.lock.release()
+        return answer
+
+
+REPLAYS = Replays()
