@@ -19,7 +19,8 @@ from schemas.printable import printable
 
 if TYPE_CHECKING:
     from anabranch.history.explain.application import Became
-    from anabranch.history.explain.record import Decided, Explanation
+    from anabranch.history.explain.checkpoints import Decided
+    from anabranch.history.explain.record import Explanation
 
 MOST_SEGMENTS = 24
 MOST_CHANGES = 14

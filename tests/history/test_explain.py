@@ -18,7 +18,8 @@ from anabranch.cli.instants import read_instant
 from anabranch.cli.main import cli
 from anabranch.history.explain import checkpoints, record
 from anabranch.history.explain.changes import changes
-from anabranch.history.explain.record import NotOnRecord, check_segment, explain
+from anabranch.history.explain.checkpoints import NotOnRecord
+from anabranch.history.explain.record import check_segment, explain
 from anabranch.query.topics import UnknownTopic, find_topic
 from decisions.topic.layout import SegmentLayout
 from engine.history import Batches, history_of

@@ -6,7 +6,8 @@ import pytest
 
 from anabranch.cli.drawing import _event
 from anabranch.cli.river_text import turn_words
-from anabranch.history.explain.record import NotOnRecord, check_segment
+from anabranch.history.explain.checkpoints import NotOnRecord
+from anabranch.history.explain.record import check_segment
 from anabranch.history.lineage.record import river_of
 from anabranch.query.wording import action_kind
 from anabranch.simulation.shadow.sides import actions_in, reversals

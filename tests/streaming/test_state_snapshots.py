@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
 from anabranch.history.check.checking import check_lake
-from anabranch.history.explain.record import NotOnRecord, explain
+from anabranch.history.explain.checkpoints import NotOnRecord
+from anabranch.history.explain.record import explain
 from anabranch.history.rebuild import rebuild_checkpoint
 from anabranch.history.recorded import RecordedHistory, newest_before
 from anabranch.history.replay.report import replay

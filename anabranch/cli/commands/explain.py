@@ -58,7 +58,8 @@ def explain_command(
     """
     from anabranch.cli.explain_text import explanation_text
     from anabranch.history.explain.changes import changes
-    from anabranch.history.explain.record import NotOnRecord, check_segment, explain
+    from anabranch.history.explain.checkpoints import NotOnRecord
+    from anabranch.history.explain.record import check_segment, explain
     from anabranch.query.topics import topic_on_record
     from decisions.autoscale.snapshot import snapshot_to_wire
     from streaming.job.policy import configured_policy, stored_policy
