@@ -57,7 +57,7 @@ def java_version(java: str) -> int:
 
 
 def archive_of(jars: Path) -> Path:
-    """Return where the archive of the classes of a folder of jars is, if it was made (`anabranch.local.archive`)."""
+    """Return the place of the class archive of a folder of jars (`anabranch.local.archive`)."""
     return jars.with_name(f"{jars.name}.jsa")
 
 

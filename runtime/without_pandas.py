@@ -1,4 +1,4 @@
-"""Pandas hidden from Arrow, which looks for it at the first array of Python objects and remembers the result.
+"""Pandas hidden from Arrow, which looks for it at the first array of Python objects.
 
 Importing it takes 0.3 s to 2 s and 60 MB per process, and nothing of ours uses it.
 """

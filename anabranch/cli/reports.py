@@ -59,14 +59,14 @@ def reading_lake(lake: str, *refusals: type[Exception], action: str = "read") ->
 
 
 def print_table(table: object) -> None:
-    """Print a table of rich: as wide as the terminal, and in a pipe or a file one line a row, nothing folded."""
+    """Print a table of rich: as wide as the terminal; in a pipe or a file one line a row, unfolded."""
     from rich.console import Console
 
     Console(highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED).print(table)
 
 
 def quantity(count: float, noun: str) -> str:
-    """Return a count with its noun: `1 policy`, `1,200 topics`, `0.089 hours`; two digits below ten, else whole."""
+    """Return a count with its noun: `1 policy`, `1,200 topics`, `0.089 hours`."""
     number = f"{count:,.0f}" if count >= 9.95 or count == int(count) else f"{count:.2g}"
     plural = noun if number == "1" else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {plural}"

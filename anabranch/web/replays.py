@@ -1,4 +1,4 @@
-"""Explanations, in a process of their own: a replay of months would keep this one's interpreter from the page.
+"""Explanations in a process of their own: a replay of months would keep the page waiting.
 
 The process is started by the first question, answers one at a time, and keeps a checkpoint of each topic.
 """
@@ -46,7 +46,7 @@ class Explainer:
     def explain(
         self, lake: str, topic: str, instant: datetime | None, segment: int | None, configured: ConfiguredPolicy
     ) -> Explained:
-        """Explain, and find what would change it. Raises as `explain` and `check_segment`; `OSError` for Delta's."""
+        """Explain, and find what would change it. Raises as `explain`, and `OSError` for Delta's."""
         try:
             explanation = explain(lake, topic, instant, configured, _OUTAGE, self._checkpoints)
         except DeltaError as error:

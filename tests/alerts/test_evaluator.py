@@ -234,7 +234,7 @@ def test_pending_goes_on_after_a_restart(lake, receiver):
 
 
 def test_late_second_round_fires_what_is_pending(lake, receiver):
-    """Only the first round of a process comes after a pause; a later one is slow, as with a lake that cannot be read."""
+    """Only the first round of a process comes after a pause; a later one is slow, as with a lake out of reach."""
     clock = Clock(101)
     with evaluating(lake, receiver, clock, {**OPEN, "for": "10m"}) as evaluator:
         evaluator.round()

@@ -448,7 +448,7 @@ class Executor:
             self._brakes.stop_at_limit(failures, self._ledger.failures_elsewhere(first))
 
     def _in_time(self, work: DecisionWork, step: _Recordable, now: datetime) -> _Recordable:
-        """Return the step; if it would begin an expired, baseless or replaced decision, return the end instead."""
+        """Return the step; instead of beginning an expired, baseless or replaced decision, its end."""
         if not isinstance(step, _Begin):
             return step
         limit = self._settings.begin_max_age_seconds

@@ -1,4 +1,4 @@
-"""Replay of one topic up to an instant, for an explanation; the next one goes on from an hour before it.
+"""Replay of one topic up to an instant; the next one goes on from an hour before it.
 
 Stage: under `record`. A checkpoint is kept in memory by whoever asks again and again: a topic's record of months takes
 the better part of a minute to replay.
@@ -95,7 +95,7 @@ def replay_topic(
     configured: ConfiguredPolicy,
     checkpoints: TopicCheckpoints,
 ) -> tuple[BucketReplay, TopicPast]:
-    """Return a topic's state at an instant, and its past; leaves a checkpoint. Raises `NotOnRecord`, and as Delta.
+    """Return a topic's state at an instant, and its past. Raises `NotOnRecord`, and as Delta.
 
     `order`: an outline of the batches up to then.
     """

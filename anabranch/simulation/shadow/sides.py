@@ -1,4 +1,4 @@
-"""Actions of two sides, the other scaler and us, on the segments of topics; equal ones are paired. Pure.
+"""Actions of two sides, the other scaler and us, on segments; equal ones are paired. Pure.
 
 An action is identified by topic, kind and segments: ids are unique in an incarnation of a topic, and both sides act on
 the same layout. An action that we want stays open until the other side does it, one of its segments is gone, or we hold
