@@ -85,7 +85,7 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
 def format_report(report: dict[str, Any]) -> str:
     """The report for people."""
     calls, failures, windows = report["calls"], report["failures"], report["windows"]
-    stop, others = report["stop"], sorted({member["mode"] for member in report["executors"]} - {report["mode"]})
+    stop, modes = report["stop"], sorted({member["mode"] for member in report["executors"]} - {report["mode"]})
     lines = [
         *[
             f"{'executors' if number == 0 else '':<9} {printable(member['executor'])} in mode {member['mode']}, "
@@ -120,9 +120,9 @@ def format_report(report: dict[str, Any]) -> str:
         ]
     if len(waiting) > SHOWN:
         lines.append(f"  … and {len(waiting) - SHOWN} more: --output json")
-    if others:
+    if modes:
         lines.append(
-            f"note      the settings read here have mode {report['mode']}, not {' or '.join(others)}: their windows "
+            f"note      the settings read here have mode {report['mode']}, not {' or '.join(modes)}: their windows "
             "and limits may not be the executor's either; anabranch -c FILE decisions waiting reads its settings"
         )
     return "\n".join(lines)

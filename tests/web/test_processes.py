@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -109,7 +110,7 @@ def test_kafka_lag_is_the_sum_with_its_age():
 
 def test_silence_counts_from_the_first_unanswered_question(monkeypatch):
     answers, seconds = [LAG_TEXT, None, None], [100.0]
-    monkeypatch.setattr(telemetry.time, "time", lambda: seconds[0])
+    monkeypatch.setattr(telemetry, "time", SimpleNamespace(time=lambda: seconds[0]))
     probe = MetricsProbe(lambda: answers.pop(0), (LAG,))
     for asked_at in (110.0, 120.0, 130.0):
         seconds[0] = asked_at
@@ -252,7 +253,7 @@ def test_kafka_that_does_not_answer_the_job_is_named():
 def test_metrics_asked_for_are_the_only_ones_sent():
     meter = StreamMeter(60, 0)
     series = ((f"topic://acme/shop/{number}", 2.0) for number in range(1000))
-    meter._of_topics[ACTIVE_SEGMENTS.name].set_all(series)
+    meter._topic_series[ACTIVE_SEGMENTS.name].set_all(series)
 
     async def ask() -> str:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(metrics_app(meter.registry))) as client:
