@@ -92,14 +92,14 @@ def backtest_command(
     of the policy that ran. What had to be guessed, and the columns: docs/what-if.md.
     """
     from anabranch.simulation.backtest.report import (
-        MEANINGS,
+        ASSUMPTION_MEANINGS,
         agreement_text,
-        differing,
-        guesses_of,
-        page,
-        policies_of,
-        rows_of,
+        assumption_rows,
+        backtest_page,
+        differing_rows,
+        policy_names,
         to_json,
+        total_rows,
     )
     from anabranch.simulation.backtest.running import backtest
     from anabranch.simulation.pages import table_text
@@ -121,26 +121,26 @@ def backtest_command(
     about = [
         f"{quantity(history.topics, 'topic')}, {instant(history.began_at)} to {instant(history.ends_at)}, "
         f"{quantity(history.loads, 'load')}, {quantity(results.topic_hours, 'topic-hour')}, "
-        f"{quantity(len(policies_of(results)), 'policy')}",
+        f"{quantity(len(policy_names(results)), 'policy')}",
         *notes_on_history(history),
     ]
     if output == "html":
-        text = page(results, about)
+        text = backtest_page(results, about)
     elif output == "json":
         text = json.dumps({"about": about, "delaySeconds": history.delay_ms / 1000, **to_json(results)}) + "\n"
     else:
         lines = [
             *about,
             "",
-            *table_text(rows_of(results)),
+            *table_text(total_rows(results)),
             "",
             *agreement_text(results),
             "",
-            *table_text(guesses_of(results)),
+            *table_text(assumption_rows(results)),
         ]
-        lines += [f"  {kind}: {words}" for kind, words in MEANINGS.items()]
+        lines += [f"  {kind}: {words}" for kind, words in ASSUMPTION_MEANINGS.items()]
         if named and len(results.topics) > 1:
-            lines += ["", "topics that differ most:", *table_text(differing(results, _SHOWN))]
+            lines += ["", "topics that differ most:", *table_text(differing_rows(results, _SHOWN))]
         text = "".join(f"{line}\n" for line in lines)
     write_report(text, file, printable(about[0]))
 
@@ -170,7 +170,7 @@ def opened_history(
     topics: str | None,
     draw: Callable[[Sequence[str]], Sequence[str]] = lambda names: names,
 ) -> Iterator[History]:
-    """The history of the settings' lake, with its loads in a temporary folder."""
+    """Open the history of the configured lake, with its loads in a temporary folder."""
     from anabranch.simulation.backtest.reading import NoHistory, open_history
     from anabranch.simulation.workers import WorkerLost
     from streaming.job.policy import configured_policy, stored_policy
@@ -203,7 +203,7 @@ def opened_history(
 def _parts_by_spark(
     context: Context, history: History, policies: dict[str, ConfiguredPolicy]
 ) -> Iterator[Iterator[Part]]:
-    """Yield the parts as the workers of a Spark session compute them."""
+    """Yield the parts, computed by the workers of a Spark session."""
     from anabranch.simulation.backtest.by_spark import parts_by_spark
     from streaming.job.session import start_session
 
@@ -215,7 +215,7 @@ def _parts_by_spark(
 
 
 def candidate_policies(policies: tuple[str, ...], history: History) -> dict[str, ConfiguredPolicy]:
-    """The policies that the command line names."""
+    """Return the policies named on the command line. Raises `click.BadParameter`."""
     from anabranch.simulation.backtest.policies import read_candidate
     from anabranch.simulation.backtest.running import RAN, RECORD
     from decisions.autoscale.policy import PolicyError
@@ -254,11 +254,11 @@ def notes_on_history(history: History) -> list[str]:
 
 
 def progress_line() -> Callable[[str, float], None]:
-    """A line on a terminal that says how far it is."""
+    """Return a function that shows progress on one line of a terminal."""
     if not sys.stderr.isatty():
         return lambda *_: None
 
-    def told(stage: str, part: float) -> None:
+    def show(stage: str, part: float) -> None:
         click.echo(f"\r{stage}\x1b[K", nl=part >= 1.0, err=True)
 
-    return told
+    return show

@@ -1,4 +1,4 @@
-"""`anabranch whatif suggest`: which policy to have, found by backtests of many. It never applies one."""
+"""`anabranch whatif suggest`: search for a better policy by backtests of many; never apply one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def suggest_command(
     docs/what-if.md.
     """
     from anabranch.simulation.backtest.policies import diff, differences, settings_of
-    from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows
+    from anabranch.simulation.backtest.report import VALIDATION_TITLE, suggestion_page, suggestion_rows, validation_rows
     from anabranch.simulation.backtest.suggesting import split_in_time, suggest
     from anabranch.simulation.backtest.trying import open_trials
     from anabranch.simulation.pages import table_text
@@ -101,8 +101,8 @@ def suggest_command(
     about = [
         f"{history.topics:,} of {matching:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
         f"{suggestion.policies} policies; at most {suggestion.max_reversals} reversals",
-        *_on_sample(suggestion),
-        _on_judging(history, unseen),
+        *_sample_note(suggestion),
+        _validation_note(history, unseen),
         *notes_on_history(history),
     ]
     advice = _advice(suggestion, patch)
@@ -117,7 +117,7 @@ def suggest_command(
                     "frontier": [
                         policy.to_json() | {"settings": settings_of(policy.policy)} for policy in suggestion.frontier
                     ],
-                    "judged": [policy.to_json() for policy in suggestion.judged.values()],
+                    "judged": [policy.to_json() for policy in suggestion.validation.values()],
                     "confirmed": suggestion.is_confirmed,
                     "tried": suggestion.policies,
                     "maxReversals": suggestion.max_reversals,
@@ -128,18 +128,20 @@ def suggest_command(
             + "\n"
         )
     else:
-        judged = ["", f"{JUDGED}:", *table_text(judged_rows(suggestion))] if suggestion.judged else []
-        text = "\n".join([*about, "", *table_text(suggestion_rows(suggestion)), *judged, "", advice])
+        validation = (
+            ["", f"{VALIDATION_TITLE}:", *table_text(validation_rows(suggestion))] if suggestion.validation else []
+        )
+        text = "\n".join([*about, "", *table_text(suggestion_rows(suggestion)), *validation, "", advice])
     write_report(text, file, printable(about[0]))
 
 
-def _on_sample(suggestion: Suggestion) -> list[str]:
+def _sample_note(suggestion: Suggestion) -> list[str]:
     if not suggestion.sampled:
         return []
     return [f"compared on {suggestion.sampled} of the topics; the best {len(suggestion.tried) - 1} were tried on all"]
 
 
-def _on_judging(history: History, unseen: History | None) -> str:
+def _validation_note(history: History, unseen: History | None) -> str:
     from anabranch.simulation.backtest.suggesting import LEAST_TICKS
 
     if unseen is not None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.simulation.backtest.demand import Wanted
+from anabranch.simulation.backtest.demand import EstimatedDemand
 from anabranch.simulation.backtest.incarnations import Life
 from anabranch.simulation.topics.timeline import Floats, Ints
 from decisions.autoscale.policy import Policy
@@ -30,13 +30,13 @@ Flags = npt.NDArray[np.bool_]
 _NONE: Ints = np.zeros((0, 2), np.int64)
 
 
-class Guessed(NamedTuple):
-    """Milliseconds of the period that rest on assumptions, by kind."""
+class AssumedTime(NamedTuple):
+    """Milliseconds of a period that rest on assumptions, by kind."""
 
     total: int
     by_kind: Mapping[str, int]
     any_kind: int
-    """Of one kind at least."""
+    """Milliseconds that rest on at least one kind."""
 
     @property
     def confidence(self) -> float:
@@ -52,21 +52,21 @@ class Guessed(NamedTuple):
         }
 
 
-def together(parts: Iterable[Guessed]) -> Guessed:
+def sum_assumptions(parts: Iterable[AssumedTime]) -> AssumedTime:
     """Return the sum of all parts."""
-    of_all = list(parts)
-    return Guessed(
-        sum(part.total for part in of_all),
-        {kind: sum(part.by_kind[kind] for part in of_all) for kind in KINDS},
-        sum(part.any_kind for part in of_all),
+    parts = list(parts)
+    return AssumedTime(
+        sum(part.total for part in parts),
+        {kind: sum(part.by_kind[kind] for part in parts) for kind in KINDS},
+        sum(part.any_kind for part in parts),
     )
 
 
-def guessed(intervals: Mapping[str, Ints], begin: int, end: int) -> Guessed:
-    """Sum up the intervals between two instants."""
+def measure_assumptions(intervals: Mapping[str, Ints], begin: int, end: int) -> AssumedTime:
+    """Measure the assumed time between two instants; `intervals` by kind."""
     cut = {kind: merged([intervals.get(kind, _NONE)], begin, end) for kind in KINDS}
     lengths = {kind: length(spans) for kind, spans in cut.items()}
-    return Guessed(end - begin, lengths, length(merged(list(cut.values()), begin, end)))
+    return AssumedTime(end - begin, lengths, length(merged(list(cut.values()), begin, end)))
 
 
 def merged(intervals: Sequence[Ints], begin: int, end: int) -> Ints:
@@ -93,7 +93,7 @@ def covers(intervals: Ints, instant: int) -> bool:
     return index >= 0 and instant < int(intervals[index, 1])
 
 
-def ceilings(wanted: Wanted, ran: Policy) -> Ints:
+def ceiling_intervals(demand: EstimatedDemand, ran: Policy) -> Ints:
     """Return the intervals in which a segment exceeded a split threshold of the policy that ran."""
     limits = np.array(ran.split_thresholds)
 
@@ -101,10 +101,10 @@ def ceilings(wanted: Wanted, ran: Policy) -> Ints:
         exceeding: Flags = np.asarray((rates > limits).any(axis=1))
         return exceeding
 
-    return _when(wanted, over)
+    return _intervals_where(demand, over)
 
 
-def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float) -> Ints:
+def band_intervals(demand: EstimatedDemand, policy: Policy, ran: Policy, band: float) -> Ints:
     """Return the intervals in which a segment may have been on the other side of a threshold.
 
     Its load is known to within the filter's band; where the filter watched a threshold, no load crossed it unseen.
@@ -118,13 +118,13 @@ def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float) -> Ints:
         doubtful: Flags = (inside & unknown[None]).any(axis=(1, 2))
         return doubtful
 
-    return _when(wanted, near)
+    return _intervals_where(demand, near)
 
 
-def divided(
+def division_intervals(
     layouts: Sequence[tuple[int, frozenset[int]]], lives: Sequence[Life], edges: Ints, end: int
 ) -> tuple[Ints, Ints]:
-    """Return two kinds of intervals: a segment begins where none ever did on record, or none did then.
+    """Return the intervals `uneven` and `carried`: a segment starts where none ever did on record, or none did then.
 
     `layouts`: instants, ascending, and the hashes at which segments begin from then on.
     """
@@ -142,10 +142,10 @@ def divided(
         while index + 1 < len(layouts) and layouts[index + 1][0] <= begun_at:
             index += 1
             starts = layouts[index][1]
-        there = {life.start for life in lives if life.begins <= begun_at < life.ends}
-        if begun_at >= following or not there:
+        recorded = {life.start for life in lives if life.begins <= begun_at < life.ends}
+        if begun_at >= following or not recorded:
             continue
-        new = starts - there
+        new = starts - recorded
         if new - ever:
             uneven.append((begun_at, following))
         if new & ever:
@@ -176,14 +176,14 @@ def layouts_of(
     return starts, ranges
 
 
-def _when(wanted: Wanted, is_so: Callable[[Floats], Flags]) -> Ints:
+def _intervals_where(demand: EstimatedDemand, is_so: Callable[[Floats], Flags]) -> Ints:
     spans = []
-    for piece in wanted.pieces:
+    for piece in demand.pieces:
         instants, rates = piece.carried
         ends = np.r_[instants[1:], piece.life.ends]
         flags = is_so(rates)
         spans.append(np.stack([instants[flags], ends[flags]], axis=1))
-    return merged(spans, wanted.began_at, wanted.ends_at)
+    return merged(spans, demand.began_at, demand.ends_at)
 
 
 def _array(pairs: Sequence[tuple[int, int]]) -> Ints:

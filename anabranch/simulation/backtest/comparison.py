@@ -56,15 +56,15 @@ def agreement(
     backtested: Sequence[RecordedAction],
     decided: Sequence[tuple[int, str, int, int, str | None]],
     held_at: Callable[[int], str | None],
-    guessed_at: Callable[[int], str | None],
+    assumption_at: Callable[[int], str | None],
     tick_ms: int,
     later_ms: int = 0,
 ) -> Agreement:
     """Compare the actions of a topic, both ascending; backtested ones come `later_ms` after their decisions.
 
     `decided`: recorded decisions: instant, kind, hashes, and the outcome of one that was not applied. `held_at`: the
-    gate by which the job held at an instant. `guessed_at`: the assumption in force at an instant. Actions are the same
-    within `tick_ms`.
+    gate by which the job held at an instant. `assumption_at`: the assumption in force then. Actions are the same within
+    `tick_ms`.
     """
     result = Agreement()
     surplus = list(backtested)
@@ -91,7 +91,7 @@ def agreement(
                 "came more than a tick earlier" if late.at < recorded.at else "came more than a tick later"
             ] += 1
         else:
-            result.missed[_why(guessed_at(recorded.at), recorded.at, odd)] += 1
+            result.missed[_why(assumption_at(recorded.at), recorded.at, odd)] += 1
     for extra in surplus:
         at = extra.at - later_ms
         ended = [
@@ -101,7 +101,7 @@ def agreement(
         ]
         if ended:
             result.extra[f"was decided, and then {ended[0]}"] += 1
-        elif (guess := guessed_at(at)) is not None or (odd and odd[0] < extra.at):
+        elif (guess := assumption_at(at)) is not None or (odd and odd[0] < extra.at):
             result.extra[_why(guess, extra.at, odd)] += 1
         else:
             gate = held_at(at)

@@ -20,7 +20,7 @@ from anabranch.simulation.topics.timeline import Floats, Ints
 from decisions.topic.layout import HASH_SPACE
 
 _NOTHING = 1e-6
-"""Per second: so little is nothing."""
+"""Rate per second below which a load counts as none."""
 
 
 class Loads(NamedTuple):
@@ -53,8 +53,8 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The demand of a topic, from `began_at` until before `ends_at`."""
+class EstimatedDemand:
+    """Estimated demand of a topic, from `began_at` until before `ends_at`."""
 
     edges: Ints
     pieces: Sequence[Piece]
@@ -85,8 +85,8 @@ class Wanted:
         return changed_at, rates
 
 
-def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) -> Wanted:
-    """Return the demand of a topic with these lives; `loads` may include some from before `began_at`."""
+def estimate_demand(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) -> EstimatedDemand:
+    """Estimate the demand of a topic; `loads` may begin before `began_at`."""
     edges = np.unique([0, HASH_SPACE, *(life.start for life in lives), *(life.end + 1 for life in lives)])
     widths = np.diff(edges).astype(float)
     spans = [tuple(np.searchsorted(edges, (life.start, life.end + 1)).tolist()) for life in lives]
@@ -123,7 +123,7 @@ def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) 
         pieces.append(Piece(life, first, last, series, shape))
         _lay(cells[first:last], series.rates[0], widths[first:last])
     reported = int(loads.at[0]) if len(loads.at) else ends_at
-    return Wanted(edges, pieces, began_at, ends_at, reported)
+    return EstimatedDemand(edges, pieces, began_at, ends_at, reported)
 
 
 def _series(life: Life, loads: Loads) -> DemandSeries:

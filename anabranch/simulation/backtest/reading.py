@@ -24,13 +24,13 @@ from anabranch.simulation.backtest.incarnations import Announced, Told, ToldCons
 from anabranch.simulation.backtest.loads import Progress, loads_of_part, spill_loads
 from anabranch.simulation.backtest.record import batch_instants, recorded_delay, recorded_policies, recorded_ticks
 from anabranch.simulation.backtest.spilling import (
-    PLACE,
+    TOPIC_INDEX,
     as_arrow,
     instant,
     part_topics,
     read_part,
-    said_of,
     spill_table,
+    utc_text,
 )
 from anabranch.simulation.topics.run import CHANGE_THRESHOLD, delay_in_steps
 from anabranch.simulation.topics.timeline import ConsumersFrom, step_for
@@ -232,14 +232,14 @@ def open_history(
     window = (first if since is None else instant(since)), (last if until is None else instant(until))
     if begin >= end and first <= window[0] < window[1] <= last:
         raise NoHistory(
-            f"the record is read in steps of {step_ms / 1000:g} s, and no whole one lies between {said_of(window[0])} "
-            f"and {said_of(window[1])}; choose a longer window"
+            f"the record is read in steps of {step_ms / 1000:g} s, and no whole one lies between {utc_text(window[0])} "
+            f"and {utc_text(window[1])}; choose a longer window"
         )
     if begin >= end:
         raise NoHistory(
-            f"nothing is on record between {'the beginning' if since is None else said_of(instant(since))} and "
-            f"{'now' if until is None else said_of(instant(until))}: the record goes from "
-            f"{said_of(first)} to {said_of(last)}; say --since and --until within it"
+            f"nothing is on record between {'the beginning' if since is None else utc_text(instant(since))} and "
+            f"{'now' if until is None else utc_text(instant(until))}: the record goes from "
+            f"{utc_text(first)} to {utc_text(last)}; say --since and --until within it"
         )
     on_record = topics_on_record(lake)
     names = on_record if topics is None else [name for name in on_record if _fits(name, topics)]
@@ -258,7 +258,7 @@ def open_history(
     loads = _spill(lake, folder, parts, recorded_from, end, progress)
     if not loads:
         raise NoHistory(
-            f"no load of {len(names)} topics is on record between {said_of(begin)} and {said_of(end)}: do brokers "
+            f"no load of {len(names)} topics is on record between {utc_text(begin)} and {utc_text(end)}: do brokers "
             "report, and are their segments those of the layouts?"
         )
     inside = np.r_[recorded_from, committed_at[(committed_at > recorded_from) & (committed_at < end)], end]
@@ -324,7 +324,7 @@ def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int
     newest: dict[int, str] = {}
     for batch in rows.to_batches(4_096):
         for topic_index, kind, body, accepted_at in zip(
-            *(batch[name].to_pylist() for name in (PLACE, "type", "body", "accepted_at")), strict=True
+            *(batch[name].to_pylist() for name in (TOPIC_INDEX, "type", "body", "accepted_at")), strict=True
         ):
             if kind == "consumer":
                 event = ConsumerEvent.model_validate_json(body)
@@ -356,7 +356,7 @@ def _held(rows: pa.Table, first: int) -> dict[int, list[tuple[int, str]]]:
     """Return instants and gates of holds, by the position of the topic."""
     by_topic: dict[int, list[tuple[int, str]]] = {}
     for topic_index, gate, held_since in zip(
-        *(rows[name].to_pylist() for name in (PLACE, "gate", "since")), strict=True
+        *(rows[name].to_pylist() for name in (TOPIC_INDEX, "gate", "since")), strict=True
     ):
         by_topic.setdefault(topic_index - first, []).append((held_since, gate))
     return {topic_index: sorted(held) for topic_index, held in by_topic.items()}
@@ -369,7 +369,7 @@ def _decided(
     ended = outcomes.filter(pc.field("status").isin(["rejected", "failed", "superseded"]))
     failed = dict(zip(ended["decision_id"].to_pylist(), ended["status"].to_pylist(), strict=True))
     by_topic: dict[int, list[tuple[int, str, tuple[int, ...], str | None]]] = {}
-    columns = (PLACE, "decision_id", "action", "arguments", "decided_at")
+    columns = (TOPIC_INDEX, "decision_id", "action", "arguments", "decided_at")
     for topic_index, which, action, arguments, decided_at in zip(
         *(rows[name].to_pylist() for name in columns), strict=True
     ):

@@ -1,6 +1,6 @@
-"""A backtest as rows of a table, as JSON and as an HTML file that needs no network.
+"""Report of a backtest or a search: rows of tables, JSON, or an HTML file that needs no network.
 
-Stage: above `running` and `suggesting`. Drawn by plotly, whose script is inside the file.
+Stage: above `running` and `suggesting`. Charts are plotly's, whose script is embedded in the file.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from html import escape
 from typing import Any
 
 from anabranch.simulation.backtest.assumptions import KINDS
-from anabranch.simulation.backtest.running import COUNTS, RAN, RECORD, Backtest
+from anabranch.simulation.backtest.running import COUNTS, RAN, RECORD, Backtest, TopicResult
 from anabranch.simulation.backtest.suggesting import Suggestion
-from anabranch.simulation.backtest.trying import Tried
+from anabranch.simulation.backtest.trying import TrialResult
 from anabranch.simulation.pages import html_page, number, paragraphs, segments_chart, table_html
 from schemas.printable import printable
 
-WORDS = {
+COLUMN_TITLES = {
     "splits": "splits",
     "merges": "merges",
     "reversals": "reversals",
@@ -26,7 +26,7 @@ WORDS = {
     "consumerMinutesWaiting": "consumer-minutes waiting",
     "minutesAtCap": "minutes at cap",
 }
-MEANINGS = {
+ASSUMPTION_MEANINGS = {
     "gap": "nothing was reported",
     "ceiling": "over a split threshold: more may have been wanted",
     "band": "known to within the filter's band, and a threshold lies in it",
@@ -34,36 +34,36 @@ MEANINGS = {
     "carried": "splits hashes that were apart at another time",
 }
 MOST_TOPICS = 50
-JUDGED = "The same policies on the last third, which was not searched"
+VALIDATION_TITLE = "The same policies on the last third, which was not searched"
 
 
-def policies_of(results: Backtest) -> list[str]:
-    """Return the policy that ran, then the others in their order."""
-    return list(results.topics[0].guessed) if results.topics else []
+def policy_names(results: Backtest) -> list[str]:
+    """Return the names of the policies, the one that ran first."""
+    return list(results.topics[0].assumed) if results.topics else []
 
 
-def rows_of(results: Backtest) -> list[list[str]]:
-    """Return the head, the record, the policy that ran, and every other one."""
-    rows = [["policy", *WORDS.values(), "confidence"]]
-    for name in (RECORD, *policies_of(results)):
+def total_rows(results: Backtest) -> list[list[str]]:
+    """Return a table of the counts: head, record, policy that ran, other policies."""
+    rows = [["policy", *COLUMN_TITLES.values(), "confidence"]]
+    for name in (RECORD, *policy_names(results)):
         totals = results.totals(name)
         share = "" if name == RECORD else f"{results.confidence(name).confidence:.0%}"
         rows.append([name, *(number(totals[key]) for key in COUNTS), share])
     return rows
 
 
-def guesses_of(results: Backtest) -> list[list[str]]:
-    """Return the share of the time that rests on each kind of assumption, by policy."""
+def assumption_rows(results: Backtest) -> list[list[str]]:
+    """Return a table of the share of time that rests on each kind of assumption, by policy."""
     rows = [["guessed, of the time", *KINDS]]
-    for name in policies_of(results):
-        guessed = results.confidence(name)
-        rows.append([name, *(f"{guessed.by_kind[kind] / max(1, guessed.total):.1%}" for kind in KINDS)])
+    for name in policy_names(results):
+        assumed = results.confidence(name)
+        rows.append([name, *(f"{assumed.by_kind[kind] / max(1, assumed.total):.1%}" for kind in KINDS)])
     return rows
 
 
-def differing(results: Backtest, most: int) -> list[list[str]]:
-    """Return topics with their segment-hours and minutes over threshold, the largest difference first."""
-    names = policies_of(results)
+def differing_rows(results: Backtest, most: int) -> list[list[str]]:
+    """Return a table of the `most` topics whose results differ most between policies."""
+    names = policy_names(results)
     rows = [
         [
             "topic",
@@ -72,19 +72,19 @@ def differing(results: Backtest, most: int) -> list[list[str]]:
         ]
     ]
 
-    def apart(topic: Any) -> float:
+    def spread(topic: TopicResult) -> float:
         hours = [topic.counts[name]["segmentHours"] for name in names]
         over = [topic.counts[name]["minutesOverThreshold"] for name in names]
         return float(max(hours) - min(hours) + (max(over) - min(over)) / 60)
 
-    for topic in sorted(results.topics, key=lambda each: (-apart(each), each.topic))[:most]:
+    for topic in sorted(results.topics, key=lambda each: (-spread(each), each.topic))[:most]:
         cells = [number(topic.counts[name][key]) for name in names for key in ("segmentHours", "minutesOverThreshold")]
-        rows.append([topic.topic, *cells, *(f"{topic.guessed[name].confidence:.0%}" for name in names)])
+        rows.append([topic.topic, *cells, *(f"{topic.assumed[name].confidence:.0%}" for name in names)])
     return rows
 
 
 def agreement_text(results: Backtest) -> list[str]:
-    """Return lines on the agreement between the record and the backtested policy that ran."""
+    """Return lines on how well the backtest of the policy that ran agrees with the record."""
     agreement = results.agreement
     if agreement.share is None:
         return [f"{RAN}: no action on record, and none in its backtest"]
@@ -100,7 +100,7 @@ def agreement_text(results: Backtest) -> list[str]:
 
 def to_json(results: Backtest) -> dict[str, Any]:
     """Return the whole result for scripts."""
-    names = policies_of(results)
+    names = policy_names(results)
     return {
         "topicHours": round(results.topic_hours, 3),
         "onRecord": results.totals(RECORD),
@@ -111,7 +111,7 @@ def to_json(results: Backtest) -> dict[str, Any]:
                 "topic": topic.topic,
                 "hours": round(topic.hours, 3),
                 "onRecord": topic.counts[RECORD],
-                "policies": {name: {**topic.counts[name], **topic.guessed[name].to_json()} for name in names},
+                "policies": {name: {**topic.counts[name], **topic.assumed[name].to_json()} for name in names},
                 "agreement": None if topic.agreement is None else topic.agreement.to_json(),
             }
             for topic in results.topics
@@ -119,30 +119,28 @@ def to_json(results: Backtest) -> dict[str, Any]:
     }
 
 
-def page(results: Backtest, about: Sequence[str]) -> str:
-    """Return the text of the HTML file; `about` says what was backtested."""
-    body = paragraphs([*about, *agreement_text(results)]) + table_html(rows_of(results))
-    body += segments_chart(results.series) + "<h2>What had to be guessed</h2>" + table_html(guesses_of(results))
-    body += paragraphs([f"{kind}: {words}" for kind, words in MEANINGS.items()])
-    body += "<h2>Topics that differ most</h2>" + table_html(differing(results, MOST_TOPICS))
+def backtest_page(results: Backtest, about: Sequence[str]) -> str:
+    """Return the HTML file of a backtest; `about` introduces it."""
+    body = paragraphs([*about, *agreement_text(results)]) + table_html(total_rows(results))
+    body += segments_chart(results.series) + "<h2>What had to be guessed</h2>" + table_html(assumption_rows(results))
+    body += paragraphs([f"{kind}: {words}" for kind, words in ASSUMPTION_MEANINGS.items()])
+    body += "<h2>Topics that differ most</h2>" + table_html(differing_rows(results, MOST_TOPICS))
     return html_page("Backtest", body)
 
 
 def suggestion_rows(suggestion: Suggestion) -> list[list[str]]:
-    """Return the frontier with today's policy on it; a star marks the suggestion."""
-    listed = list(suggestion.frontier)
-    if suggestion.today not in listed:
-        listed.append(suggestion.today)
-    return _tried_rows(suggestion, sorted(listed, key=lambda each: (each.segment_hours, each.minutes_over)))
+    """Return a table of the frontier and today's policy; a star marks the suggestion."""
+    listed = [*suggestion.frontier, *([] if suggestion.today in suggestion.frontier else [suggestion.today])]
+    return _trial_rows(suggestion, sorted(listed, key=lambda each: (each.segment_hours, each.minutes_over)))
 
 
-def judged_rows(suggestion: Suggestion) -> list[list[str]]:
-    """Return the same policies, in the same order, in the time that was not searched."""
+def validation_rows(suggestion: Suggestion) -> list[list[str]]:
+    """Return a table of the same policies, in the same order, on the time that was not searched."""
     order = [row[0].removeprefix("* ") for row in suggestion_rows(suggestion)[1:]]
-    return _tried_rows(suggestion, [suggestion.judged[name] for name in order if name in suggestion.judged])
+    return _trial_rows(suggestion, [suggestion.validation[name] for name in order if name in suggestion.validation])
 
 
-def _tried_rows(suggestion: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
+def _trial_rows(suggestion: Suggestion, listed: Sequence[TrialResult]) -> list[list[str]]:
     rows = [
         [
             "policy",
@@ -172,11 +170,11 @@ def _tried_rows(suggestion: Suggestion, listed: Sequence[Tried]) -> list[list[st
 
 
 def suggestion_page(suggestion: Suggestion, about: Sequence[str], advice: str) -> str:
-    """Return the text of the HTML file: every policy that was tried, and the frontier."""
+    """Return the HTML file of a search: every policy that was tried, and the frontier."""
     from plotly.graph_objects import Figure, Scatter
     from plotly.io import to_html
 
-    def trace(policies: Sequence[Tried], name: str, mode: str, size: int) -> Scatter:
+    def trace(policies: Sequence[TrialResult], name: str, mode: str, size: int) -> Scatter:
         return Scatter(
             x=[tried.segment_hours for tried in policies],
             y=[tried.minutes_over for tried in policies],
@@ -202,8 +200,8 @@ def suggestion_page(suggestion: Suggestion, about: Sequence[str], advice: str) -
         title="Policies, confidence in brackets",
     )
     body = paragraphs(about) + table_html(suggestion_rows(suggestion))
-    if suggestion.judged:
-        body += f"<h2>{JUDGED}</h2>" + table_html(judged_rows(suggestion))
+    if suggestion.validation:
+        body += f"<h2>{VALIDATION_TITLE}</h2>" + table_html(validation_rows(suggestion))
     body += to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem")
     escaped_advice = "\n".join(map(printable, advice.splitlines()))
     return html_page("Suggestion", body + f"<pre>{escape(escaped_advice)}</pre>")

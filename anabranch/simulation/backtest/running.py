@@ -1,4 +1,4 @@
-"""Policies on recorded history, part by part: simulated actions, recorded actions, and confidence.
+"""Backtest of policies on recorded history, part by part: simulated and recorded actions, and confidence.
 
 Stage: above `reading`, `source`, `assumptions` and `comparison`, under the command line and `suggesting`. A part is a
 unit of work on its own (`backtest_part`), for this process, several, or workers of Spark: the same function.
@@ -16,19 +16,19 @@ from functools import partial
 import numpy as np
 
 from anabranch.simulation.backtest.assumptions import (
-    Guessed,
-    banded,
-    ceilings,
+    AssumedTime,
+    band_intervals,
+    ceiling_intervals,
     covers,
-    divided,
-    guessed,
+    division_intervals,
     layouts_of,
     length,
+    measure_assumptions,
     merged,
-    together,
+    sum_assumptions,
 )
 from anabranch.simulation.backtest.comparison import Agreement, agreement
-from anabranch.simulation.backtest.demand import Wanted, wanted_of
+from anabranch.simulation.backtest.demand import EstimatedDemand, estimate_demand
 from anabranch.simulation.backtest.incarnations import Life, RecordedAction, actions_of, lives_of
 from anabranch.simulation.backtest.loads import Progress
 from anabranch.simulation.backtest.reading import UNKNOWN_GATES, History, TopicHistory
@@ -45,7 +45,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 from schemas.metadata import AutoScalePolicyOverride
 
 RECORD = "on record"
-"""The row of what was done."""
+"""Name of the row of recorded actions."""
 RAN = "policy that ran"
 COUNTS = (
     "splits",
@@ -61,16 +61,16 @@ COUNTS = (
 
 @dataclass
 class TopicResult:
-    """Results of a topic, or of one of its lives, under every policy."""
+    """Results of a topic, or of one of its incarnations, under every policy."""
 
     topic: str
     hours: float
     counts: dict[str, dict[str, float]]
-    """By policy, `RECORD` among them, what `COUNTS` names."""
-    guessed: dict[str, Guessed]
-    """By policy, without `RECORD`."""
+    """Counts of `COUNTS` by policy, `RECORD` included."""
+    assumed: dict[str, AssumedTime]
+    """Assumptions by policy, without `RECORD`."""
     agreement: Agreement | None = None
-    """Of the policy that ran with the record."""
+    """Agreement of the policy that ran with the record."""
 
 
 @dataclass
@@ -79,15 +79,15 @@ class Backtest:
 
     topics: list[TopicResult] = field(default_factory=list)
     series: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
-    """By policy, now and then: the instant, segments of all topics, topics over a threshold."""
+    """Points by policy: instant, segments of all topics, topics over a threshold."""
 
     def totals(self, policy: str) -> dict[str, float]:
         """Return the counts of all topics."""
         return {name: round(sum(topic.counts[policy][name] for topic in self.topics), 3) for name in COUNTS}
 
-    def confidence(self, policy: str) -> Guessed:
+    def confidence(self, policy: str) -> AssumedTime:
         """Return the assumptions of all topics, weighted by their time."""
-        return together(topic.guessed[policy] for topic in self.topics)
+        return sum_assumptions(topic.assumed[policy] for topic in self.topics)
 
     @property
     def agreement(self) -> Agreement:
@@ -132,20 +132,20 @@ def backtest(
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedTopic:
     """Recorded topic, ready to be simulated."""
 
     record: TopicHistory
     lives: Sequence[Life]
-    wanted: Wanted
+    demand: EstimatedDemand
     ran: Policy
     known: Mapping[str, Ints]
     """Intervals of assumptions that do not depend on the policy."""
 
 
-def prepared_part(history: History, number: int, names: Collection[str] | None = None) -> list[Prepared]:
+def prepare_part(history: History, number: int, names: Collection[str] | None = None) -> list[PreparedTopic]:
     """Return the topics of a part, or those with these names. Raises what Delta raises."""
-    return [_prepared(history, record) for record in history.part(number) if names is None or record.name in names]
+    return [_prepare_topic(history, record) for record in history.part(number) if names is None or record.name in names]
 
 
 def backtest_part(history: History, number: int, policies: Mapping[str, ConfiguredPolicy]) -> Part:
@@ -153,7 +153,7 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
     every = {RAN: history.ran, **policies}
     results: list[TopicResult] = []
     points: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in every}
-    for prepared, outcomes in simulated(history, prepared_part(history, number), every):
+    for prepared, outcomes in simulated(history, prepare_part(history, number), every):
         for index, topic in enumerate(prepared):
             results.append(_result(history, topic, index, outcomes, every))
         for name, outcome in outcomes.items():
@@ -167,19 +167,19 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
 
 def simulated(
     history: History,
-    prepared: Sequence[Prepared],
+    prepared: Sequence[PreparedTopic],
     policies: Mapping[str, ConfiguredPolicy],
     step_ms: int | None = None,
-) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:
+) -> Iterable[tuple[list[PreparedTopic], dict[str, Outcome]]]:
     """Yield groups of topics of one lifetime with their outcomes by policy; `step_ms` None: the history's."""
-    groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
+    groups: dict[tuple[int, int, int], list[PreparedTopic]] = defaultdict(list)
     for topic in prepared:
         groups[topic.record.began_at, topic.record.counted_from, topic.record.ends_at].append(topic)
     for (_, counted_from, _), group in groups.items():
         source = RecordedSource(
             [
                 RecordedTopic(
-                    member.record.name, member.record.announced[0].layout, member.wanted, member.record.consumers
+                    member.record.name, member.record.announced[0].layout, member.demand, member.record.consumers
                 )
                 for member in group
             ],
@@ -203,13 +203,13 @@ def simulated(
 
 
 def _with_recorded_buckets(configured: ConfiguredPolicy) -> ConfiguredPolicy:
-    """Return a policy that gives topics no entry buckets: they have those of their layouts, or none."""
+    """Return the policy without a budget of entry buckets: topics keep those of their layouts."""
     override = json.loads(configured.override) if configured.override else {}
     return ConfiguredPolicy(configured.profile, json.dumps({**override, "entryBucketBudget": 0}))
 
 
 def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
-    """Return the policy of a topic with this override."""
+    """Return the policy of a topic with its own override."""
     return resolve_policy(configured.profile, _override_of(configured), None, own).policy
 
 
@@ -223,62 +223,68 @@ def _override_of(configured: ConfiguredPolicy) -> AutoScalePolicyOverride | None
     return None if override is None else AutoScalePolicyOverride.model_validate_json(override)
 
 
-def _prepared(history: History, record: TopicHistory) -> Prepared:
+def _prepare_topic(history: History, record: TopicHistory) -> PreparedTopic:
     ran = resolved(history.ran, record.announced[0].layout.auto_scale_policy)
     lives = lives_of(record.announced, record.ends_at)
-    wanted = wanted_of(lives, record.loads, record.began_at, record.ends_at)
+    demand = estimate_demand(lives, record.loads, record.began_at, record.ends_at)
     spans = [(begin, end) for begin, end in history.outages]
-    if wanted.reported_at - record.began_at > history.outage_ms:
-        spans.append((record.began_at, wanted.reported_at))
+    if demand.reported_at - record.began_at > history.outage_ms:
+        spans.append((record.began_at, demand.reported_at))
     ends = [*(begun_at for begun_at, _ in record.held[1:]), record.ends_at]
     spans += [
         (begun_at, end) for (begun_at, gate), end in zip(record.held, ends, strict=False) if gate in UNKNOWN_GATES
     ]
     gap = merged([np.array(spans, np.int64).reshape(-1, 2)], record.began_at, record.ends_at)
-    return Prepared(record, lives, wanted, ran, {"gap": gap, "ceiling": ceilings(wanted, ran)})
+    return PreparedTopic(record, lives, demand, ran, {"gap": gap, "ceiling": ceiling_intervals(demand, ran)})
 
 
 def _result(
     history: History,
-    prepared: Prepared,
+    prepared: PreparedTopic,
     index: int,
     outcomes: Mapping[str, Outcome],
     policies: Mapping[str, ConfiguredPolicy],
 ) -> TopicResult:
     record = prepared.record
     counts = {RECORD: counts_on_record(prepared)}
-    guesses: dict[str, Guessed] = {}
+    assumptions: dict[str, AssumedTime] = {}
     with_record: Agreement | None = None
     for name, outcome in outcomes.items():
         counts[name] = _counts_of(outcome, index)
-        intervals, done = _guesses(history, prepared, index, outcome, policies[name])
-        guesses[name] = guessed(intervals, record.counted_from, record.ends_at)
+        intervals, done = _assumed_intervals(history, prepared, index, outcome, policies[name])
+        assumptions[name] = measure_assumptions(intervals, record.counted_from, record.ends_at)
         if name == RAN:
             with_record = _agreement(history, prepared, done, intervals)
-    return TopicResult(record.name, (record.ends_at - record.counted_from) / 3_600_000, counts, guesses, with_record)
-
-
-def guessed_of(history: History, prepared: Prepared, index: int, outcome: Outcome, policy: ConfiguredPolicy) -> Guessed:
-    """Return the assumptions for a topic under a policy; `index`: of the topic in the outcome."""
-    return guessed(
-        _guesses(history, prepared, index, outcome, policy)[0], prepared.record.counted_from, prepared.record.ends_at
+    return TopicResult(
+        record.name, (record.ends_at - record.counted_from) / 3_600_000, counts, assumptions, with_record
     )
 
 
-def _guesses(
-    history: History, prepared: Prepared, index: int, outcome: Outcome, policy: ConfiguredPolicy
+def assumptions_of(
+    history: History, prepared: PreparedTopic, index: int, outcome: Outcome, policy: ConfiguredPolicy
+) -> AssumedTime:
+    """Return the assumptions for a topic under a policy; `index`: of the topic in the outcome."""
+    return measure_assumptions(
+        _assumed_intervals(history, prepared, index, outcome, policy)[0],
+        prepared.record.counted_from,
+        prepared.record.ends_at,
+    )
+
+
+def _assumed_intervals(
+    history: History, prepared: PreparedTopic, index: int, outcome: Outcome, policy: ConfiguredPolicy
 ) -> tuple[dict[str, Ints], list[RecordedAction]]:
     """Return the intervals of assumptions by kind, and the actions of the policy."""
     record = prepared.record
     mine = _actions_of(outcome, index, history.phase_ms + history.delay_ms - history.step_ms)
     layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, mine)
-    uneven, carried = divided(layouts, prepared.lives, prepared.wanted.edges, record.ends_at)
+    uneven, carried = division_intervals(layouts, prepared.lives, prepared.demand.edges, record.ends_at)
     own = record.announced[0].layout.auto_scale_policy
     intervals = {
         **prepared.known,
         "uneven": uneven,
         "carried": carried,
-        "band": banded(prepared.wanted, resolved(policy, own), prepared.ran, history.change_threshold),
+        "band": band_intervals(prepared.demand, resolved(policy, own), prepared.ran, history.change_threshold),
     }
     return intervals, [
         RecordedAction(acted_at, kind, *range_of_hashes)
@@ -313,7 +319,7 @@ def _actions_of(outcome: Outcome, index: int, later_ms: int) -> list[tuple[int, 
     ]
 
 
-def counts_on_record(prepared: Prepared) -> dict[str, float]:
+def counts_on_record(prepared: PreparedTopic) -> dict[str, float]:
     """Return the counts of the recorded actions, by the keys of a simulation."""
     record, begin, end = prepared.record, prepared.record.counted_from, prepared.record.ends_at
     actions = _actions_on_record(record)
@@ -354,7 +360,7 @@ def counts_on_record(prepared: Prepared) -> dict[str, float]:
     }
 
 
-def _waiting_on_record(prepared: Prepared, instants: Ints, active: Ints) -> Ints:
+def _waiting_on_record(prepared: PreparedTopic, instants: Ints, active: Ints) -> Ints:
     """Return the number of consumers without a segment, or an entry bucket of one, at each instant."""
     capacity = active.copy()
     if prepared.ran.rebuckets:
@@ -379,7 +385,7 @@ def _actions_on_record(record: TopicHistory) -> list[RecordedAction]:
 
 
 def _agreement(
-    history: History, prepared: Prepared, done: Sequence[RecordedAction], intervals: Mapping[str, Ints]
+    history: History, prepared: PreparedTopic, done: Sequence[RecordedAction], intervals: Mapping[str, Ints]
 ) -> Agreement:
     record = prepared.record
     segments = {
@@ -405,12 +411,12 @@ def _agreement(
     def held_at(instant: int) -> str | None:
         return next((gate for since, gate in reversed(record.held) if since <= instant), None)
 
-    def guessed_at(instant: int) -> str | None:
+    def assumption_at(instant: int) -> str | None:
         return next((kind for kind, when in whys.items() if kind != "ceiling" and covers(when, instant)), None)
 
     counted = [action for action in done if action.at >= record.counted_from]
     later_ms = history.delay_ms - history.step_ms
-    return agreement(_actions_on_record(record), counted, decided, held_at, guessed_at, history.tick_ms, later_ms)
+    return agreement(_actions_on_record(record), counted, decided, held_at, assumption_at, history.tick_ms, later_ms)
 
 
 def _hourly(points: Iterable[tuple[int, int, int]], begin: int) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from anabranch.simulation.backtest.demand import Wanted
+from anabranch.simulation.backtest.demand import EstimatedDemand
 from anabranch.simulation.topics.timeline import ConsumersFrom, Timeline, Window
 from decisions.topic.layout import SegmentLayout
 
@@ -26,7 +26,7 @@ class RecordedTopic:
     name: str
     layout: SegmentLayout
     """At the beginning."""
-    wanted: Wanted
+    demand: EstimatedDemand
     consumers: Sequence[ConsumersFrom]
     """Ascending by instant; none is before the beginning."""
 
@@ -43,9 +43,9 @@ class RecordedSource:
         self._recorded, self._phase, self.step_ms = recorded, phase_ms, step_ms
         self.topics: Sequence[str] = [topic.name for topic in recorded]
         self.counted_from = counted_from - phase_ms
-        self.began_at = recorded[0].wanted.began_at - phase_ms
+        self.began_at = recorded[0].demand.began_at - phase_ms
         # A part of a step counts as one: what a topic has after `counted_from` may be all of it.
-        self.steps = -(-(recorded[0].wanted.ends_at - phase_ms - self.began_at) // step_ms)
+        self.steps = -(-(recorded[0].demand.ends_at - phase_ms - self.began_at) // step_ms)
 
     def layouts(self, indices: range) -> list[SegmentLayout]:
         """See `Source`."""
@@ -60,7 +60,7 @@ class RecordedSource:
             yield Window(begin, end, [self._timeline(self._recorded[index], begin, end) for index in indices])
 
     def _timeline(self, recorded: RecordedTopic, begin: int, end: int) -> Timeline:
-        instants, rates = recorded.wanted.between(begin + self._phase, end + self._phase, self.step_ms)
+        instants, rates = recorded.demand.between(begin + self._phase, end + self._phase, self.step_ms)
         changes = [change._replace(at=change.at - self._phase) for change in recorded.consumers]
         mine = [change for change in changes if begin <= change.at < end]
-        return Timeline(recorded.wanted.edges, rates, instants - self._phase, np.arange(len(instants)), consumers=mine)
+        return Timeline(recorded.demand.edges, rates, instants - self._phase, np.arange(len(instants)), consumers=mine)

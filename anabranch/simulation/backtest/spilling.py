@@ -1,7 +1,7 @@
-"""Rows of a history: each table in one pass into one file, from which any part can be read.
+"""Rows of a history, written in one pass to one file per table, from which any part can be read.
 
-Stage: under `reading`. Memory holds some hundred thousand rows at a time. A file has a batch of rows for each part that
-had some among those; an index beside it names the part of each batch, so that a part is read without the rest.
+Stage: under `reading`. Memory holds some hundred thousand rows at a time. Each flush writes a batch of rows for every
+part that has some; an index beside the file names the part of each batch, so a part is read without the others.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import EVENTS, SEGMENT_LOAD, Table
 
 MOST_TOPICS = 192
-"""Of a part, about: many topics side by side make a simulation fast."""
+"""Topics of a part, roughly: many topics side by side make a simulation fast."""
 MOST_ROWS: Mapping[Table, int] = {SEGMENT_LOAD: 6_000_000, EVENTS: 400_000}
-"""Of a part, about: they are in memory together."""
+"""Rows of a part, roughly: they are in memory together."""
 ROWS, BYTES = 262_144, 64_000_000
-"""Of a table that are held back before they are written."""
+"""Rows and bytes of a table that are buffered."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-PLACE = "place"
-"""The column that says the place of a row's topic among all."""
+TOPIC_INDEX = "place"
+"""Column with the index of a row's topic among all."""
 
 
 def part_topics(lake: str, topics: int) -> int:
@@ -43,20 +43,20 @@ def part_topics(lake: str, topics: int) -> int:
 
 
 class Spill:
-    """Writer of a table's rows to the file of all parts; a context that closes the file."""
+    """Writer of a table's rows to the file of all parts; closes it on exit."""
 
     def __init__(self, folder: Path, table: Table, columns: Sequence[str], parts: Sequence[Sequence[str]]) -> None:
-        """`columns` of the table are kept, instants as milliseconds."""
+        """`columns`: the columns to store; instants become milliseconds."""
         self._names = pa.array([name for part in parts for name in part], pa.string())
         self._part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         fields = [(name, _stored(arrow_schema(table.row).field(name).type)) for name in columns]
-        self._schema = pa.schema([(PLACE, pa.int32()), *fields])
+        self._schema = pa.schema([(TOPIC_INDEX, pa.int32()), *fields])
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._writer = pa.ipc.new_file(str(_file(folder, table)), self._schema, options=options)
         self._index = _index(folder, table)
         self._parts: list[int] = []
-        self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0
+        self._buffer: list[pa.Table] = []
+        self._buffered_rows = self._buffered_bytes = 0
         self.counted = 0
 
     def __enter__(self) -> Spill:
@@ -72,28 +72,31 @@ class Spill:
         self._writer.close()
         np.save(self._index, np.array(self._parts, np.int64))
 
-    def placed(self, rows: pa.Table, topic: str) -> pa.Table:
-        """Return the rows whose column `topic` names one of the topics, as they are stored."""
+    def to_stored(self, rows: pa.Table, topic: str) -> pa.Table:
+        """Return the rows of the topics in stored form; `topic`: name of the column with the topic."""
         index = pc.index_in(rows[topic], self._names).combine_chunks()
         columns = [rows[field.name] for field in list(self._schema)[1:]]
         instants = [pa.array(millis(column)) if pa.types.is_timestamp(column.type) else column for column in columns]
         return pa.table([index, *instants], schema=self._schema).filter(index.is_valid())
 
     def add(self, placed: pa.Table) -> None:
-        """Add rows as `placed` returns them."""
+        """Add rows as `to_stored` returns them."""
         if len(placed):
-            self._waiting.append(placed)
+            self._buffer.append(placed)
             self.counted += len(placed)
-            self._rows, self._bytes = self._rows + len(placed), self._bytes + placed.nbytes
-            if self._rows >= ROWS or self._bytes >= BYTES:
+            self._buffered_rows, self._buffered_bytes = (
+                self._buffered_rows + len(placed),
+                self._buffered_bytes + placed.nbytes,
+            )
+            if self._buffered_rows >= ROWS or self._buffered_bytes >= BYTES:
                 self._flush()
 
     def _flush(self) -> None:
-        if not self._waiting:
+        if not self._buffer:
             return
-        rows, self._waiting = pa.concat_tables(self._waiting).combine_chunks(), []
-        self._rows = self._bytes = 0
-        part = self._part_of[rows[PLACE].to_numpy()]
+        rows, self._buffer = pa.concat_tables(self._buffer).combine_chunks(), []
+        self._buffered_rows = self._buffered_bytes = 0
+        part = self._part_of[rows[TOPIC_INDEX].to_numpy()]
         order = np.argsort(part, kind="stable")
         rows, part = rows.take(pa.array(order)).combine_chunks(), part[order]
         numbers, starts = np.unique(part, return_index=True)
@@ -116,17 +119,15 @@ def spill_table(
     """Write the rows of a table whose column `topic` names a topic of the parts; return their number."""
     with Spill(folder, table, columns, parts) as spill:
         for rows in stream_columns(lake, table, (topic, *columns), ROWS // 16, where):
-            spill.add(spill.placed(rows, topic))
+            spill.add(spill.to_stored(rows, topic))
     return spill.counted
 
 
 def read_part(folder: Path, table: Table, number: int) -> pa.Table:
-    """Return the rows of a part, in no order."""
+    """Return the rows of a part, unordered."""
     reader = pa.ipc.open_file(pa.memory_map(str(_file(folder, table))))
     batches = np.flatnonzero(np.load(_index(folder, table)) == number)
-    return pa.Table.from_batches(
-        [reader.get_batch(number_of_batch) for number_of_batch in batches.tolist()], reader.schema
-    )
+    return pa.Table.from_batches([reader.get_batch(index) for index in batches.tolist()], reader.schema)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
@@ -157,6 +158,6 @@ def instant(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
-def said_of(milliseconds: int) -> str:
+def utc_text(milliseconds: int) -> str:
     """Return an instant for messages."""
     return printable(f"{EPOCH + timedelta(milliseconds=milliseconds):%F %T} UTC")

@@ -4,7 +4,7 @@ Stage: above `trying`. Random policies first, then neighbours of the best so far
 of many policies. Of many topics only a sample is searched; the best policies are then tried on all. "Over threshold"
 uses the split thresholds of the policy that ran, for all of them: the capacity of a segment does not change with the
 policy. The best of many policies is partly the luckiest, so the search sees only the first two thirds of a record, and
-its result is judged on the last third.
+its result is validated on the last third.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from anabranch.simulation.backtest.policies import with_settings
 from anabranch.simulation.backtest.reading import History
 from anabranch.simulation.backtest.running import resolved, violation
-from anabranch.simulation.backtest.trying import Scope, Trials, Tried
+from anabranch.simulation.backtest.trying import Scope, TrialResult, Trials
 from decisions.autoscale.policy import POLICY_FIELDS, RATE_WORDS, Policy
 from engine.autoscale.topics import ConfiguredPolicy
 
 TODAY = "today"
 LEAST_TICKS = 30
-"""Of the time in which a policy is judged."""
+"""Minimum length of the time on which policies are validated."""
 ROUND = 12
 """Policies that are tried together; on a sample of the topics twice as many, as fewer rows cost more each."""
 FINALISTS = 5
@@ -37,28 +37,28 @@ _STEP = 0.35
 class Suggestion:
     """Result of a search."""
 
-    today: Tried
-    tried: list[Tried] = field(default_factory=list)
+    today: TrialResult
+    tried: list[TrialResult] = field(default_factory=list)
     max_reversals: int = 0
-    judged: Mapping[str, Tried] = field(default_factory=dict)
-    """Of today's policy and of those on the frontier, by name, what came of them in the time that was not searched."""
+    validation: Mapping[str, TrialResult] = field(default_factory=dict)
+    """Results of today's policy and of the frontier in the time that was not searched, by name."""
     policies: int = 0
-    """Tried in all, with today's; more than `tried` if most were only tried on a sample."""
+    """Number of policies tried, today's included; more than `tried` if most were only tried on a sample."""
     sampled: int = 0
-    """Topics of that sample; 0: there was none."""
+    """Number of topics in that sample; 0: there was none."""
 
     @property
-    def allowed(self) -> list[Tried]:
+    def allowed(self) -> list[TrialResult]:
         """Return the policies, with today's, that stay within the cap on reversals."""
         return [policy for policy in self.tried if policy.reversals <= self.max_reversals]
 
     @property
-    def frontier(self) -> list[Tried]:
+    def frontier(self) -> list[TrialResult]:
         """Return the allowed policies that no other one beats in both measures, by segment-hours."""
         return frontier(self.allowed)
 
     @property
-    def best(self) -> Tried | None:
+    def best(self) -> TrialResult | None:
         """Return the cheapest policy that beats today's; None: keep today's.
 
         If today's policy exceeds the cap on reversals it is no measure: then the one with the least time over
@@ -73,9 +73,9 @@ class Suggestion:
     def is_confirmed(self) -> bool | None:
         """Return True if the best is nowhere worse than today's in the unsearched time; None: not judged."""
         best = self.best
-        if best is None or best.name not in self.judged:
+        if best is None or best.name not in self.validation:
             return None
-        suggested, today = self.judged[best.name], self.judged[self.today.name]
+        suggested, today = self.validation[best.name], self.validation[self.today.name]
         if today.reversals > self.max_reversals:
             return suggested.minutes_over <= today.minutes_over
         return suggested.segment_hours <= today.segment_hours and suggested.minutes_over <= today.minutes_over
@@ -91,15 +91,15 @@ def split_in_time(history: History) -> tuple[History, History] | None:
     return history.between(history.began_at, cut), history.between(cut, history.ends_at)
 
 
-def beats(policy: Tried, other: Tried) -> bool:
+def beats(policy: TrialResult, other: TrialResult) -> bool:
     """Return True if a policy is nowhere worse than the other, and somewhere better."""
     mine, theirs = (policy.segment_hours, policy.minutes_over), (other.segment_hours, other.minutes_over)
     return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
-def frontier(tried: Sequence[Tried]) -> list[Tried]:
+def frontier(tried: Sequence[TrialResult]) -> list[TrialResult]:
     """Return the policies that no other one beats, by segment-hours; of equals the first."""
-    unbeaten: list[Tried] = []
+    unbeaten: list[TrialResult] = []
     least = float("inf")
     for policy in sorted(tried, key=lambda each: (each.segment_hours, each.minutes_over)):
         if policy.minutes_over < least:
@@ -114,12 +114,12 @@ def suggest(
     max_reversals: int | None,
     seed: int,
     progress: Callable[[int, int], None] = lambda *_: None,
-    is_judged: bool = True,
+    validate: bool = True,
 ) -> Suggestion:
-    """Try `budget` policies, and judge them on unseen time; `max_reversals` None: as many as today's."""
+    """Try `budget` policies, and validate the best on unseen time; `max_reversals` None: as many as today's."""
     chance, has_buckets = random.Random(seed), trials.has_buckets()
     scope: Scope = "sample" if trials.sample else "searched"
-    suggestion = _begun(trials, scope, {}, max_reversals)
+    suggestion = _start_search(trials, scope, {}, max_reversals)
     while (tried := len(suggestion.tried) - 1) < budget:
         progress(tried, budget)
         size = min(2 * ROUND if trials.sample else ROUND, budget - tried)
@@ -134,19 +134,19 @@ def suggest(
         suggestion.tried += trials.run(scope, drawn)
     if trials.sample:
         best = {policy.name: policy.policy for policy in finalists(suggestion)}
-        suggestion = _begun(trials, "searched", best, max_reversals)
+        suggestion = _start_search(trials, "searched", best, max_reversals)
         suggestion.sampled = trials.sample
     suggestion.policies = budget + 1
-    if is_judged:
+    if validate:
         listed = {policy.name: policy.policy for policy in (suggestion.today, *suggestion.frontier)}
         if suggestion.best is not None:
             listed[suggestion.best.name] = suggestion.best.policy
-        suggestion.judged = {policy.name: policy for policy in trials.run("unseen", listed)}
+        suggestion.validation = {policy.name: policy for policy in trials.run("unseen", listed)}
     progress(budget, budget)
     return suggestion
 
 
-def _begun(
+def _start_search(
     trials: Trials, scope: Scope, policies: Mapping[str, ConfiguredPolicy], max_reversals: int | None
 ) -> Suggestion:
     """Return a search that has tried today's policy and these."""
@@ -154,7 +154,7 @@ def _begun(
     return Suggestion(today, [today, *results], today.reversals if max_reversals is None else max_reversals)
 
 
-def finalists(search: Suggestion) -> list[Tried]:
+def finalists(search: Suggestion) -> list[TrialResult]:
     """Return the policies worth a trial on all topics: the best, then frontier after frontier.
 
     Of a frontier, what beats today's policy comes first, then what differs least from its time over threshold.
@@ -180,19 +180,17 @@ _RANGES = {
     "most": (0.5, 4),
     "least": (1, 4),
 }
-"""From 0 to 1, logarithmic. `split`: of today's split thresholds, where what a segment can carry is 1; `merge`: of the
-split thresholds; `most`: of today's maxSegments."""
+"""Searched ranges, logarithmic. `split`: relative to today's split thresholds, taken as the capacity of a segment;
+`merge`: relative to the split thresholds; `most`: relative to today's maxSegments."""
 LOOKING_BACK = {
     "mergeHeadroom": (0.3, 0.95),
     "settleSeconds": (60, 7200),
     "regretWindowSeconds": (600, 28_800),
     "returnsWithinSeconds": (600, 14_400),
 }
-"""Of the guards that look back, the ones that today's policy has; from 0 to 1, logarithmic."""
-
-
+"""Ranges of the guards that look back; searched if today's policy has them."""
 OF_BUCKETS = {"rebucketCooldownSeconds": (20, 600), "splitVsRebucketMinMsgRateInThreshold": (100, 10_000)}
-"""Of topics with entry buckets, where today's policy rebuckets; from 0 to 1, logarithmic."""
+"""Ranges for topics with entry buckets; searched if today's policy rebuckets."""
 
 
 def _ranges(today: Policy, has_buckets: bool = False) -> dict[str, tuple[float, float]]:
@@ -220,7 +218,7 @@ def neighbour(
     ran: ConfiguredPolicy, start: ConfiguredPolicy, chance: random.Random, has_buckets: bool = False
 ) -> ConfiguredPolicy:
     """Draw another valid policy, one to three keys away from a known one."""
-    coordinates = _places(ran, start, has_buckets)
+    coordinates = _coordinates(ran, start, has_buckets)
     while True:
         moved = dict(coordinates)
         for name in chance.sample(sorted(coordinates), chance.randint(1, 3)):
@@ -254,7 +252,7 @@ def _policy(ran: ConfiguredPolicy, coordinates: Mapping[str, float], has_buckets
     return with_settings(ran, settings)
 
 
-def _places(ran: ConfiguredPolicy, policy_at_hand: ConfiguredPolicy, has_buckets: bool) -> dict[str, float]:
+def _coordinates(ran: ConfiguredPolicy, policy_at_hand: ConfiguredPolicy, has_buckets: bool) -> dict[str, float]:
     today, policy = resolved(ran), resolved(policy_at_hand)
     split = policy.split_msg_rate_in_threshold
     values = {

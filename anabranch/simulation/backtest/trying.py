@@ -1,9 +1,9 @@
-"""Policies tried on the topics of a history: on a sample of them, on all, and on unseen time.
+"""Trials of policies on the topics of a history: on a sample of them, on all, and on unseen time.
 
-Stage: above `running` and `workers`, under `suggesting`. Each process prepares its share of the topics once, and is
-then asked for sums: they are whole numbers, so they do not depend on the number of processes. Half of the sample are
-the topics with the longest time over thresholds or the most sealed segments; the others stand for those left out. On
-the sample a step is a whole tick, which is enough to compare policies.
+Stage: above `running` and `workers`, under `suggesting`. Each process prepares its share of the topics once and then
+answers with sums; these are whole numbers, so they do not depend on the number of processes. Half of the sample are the
+topics with the longest time over thresholds or the most sealed segments; the others represent those left out. On the
+sample a step is a whole tick, which is enough to compare policies.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from anabranch.simulation.backtest.assumptions import Guessed, together
+from anabranch.simulation.backtest.assumptions import AssumedTime, sum_assumptions
 from anabranch.simulation.backtest.reading import History
-from anabranch.simulation.backtest.running import Prepared, counts_on_record, guessed_of, prepared_part, simulated
+from anabranch.simulation.backtest.running import (
+    PreparedTopic,
+    assumptions_of,
+    counts_on_record,
+    prepare_part,
+    simulated,
+)
 from anabranch.simulation.workers import Worker
 from engine.autoscale.topics import ConfiguredPolicy
 
@@ -31,8 +37,8 @@ TopicKey: TypeAlias = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A policy and its results."""
+class TrialResult:
+    """Results of a policy."""
 
     name: str
     policy: ConfiguredPolicy
@@ -43,7 +49,7 @@ class Tried:
     minutes_over: float
     minutes_waiting: float
     confidence: float
-    """Share of the time for which nothing had to be guessed."""
+    """Share of the time that rests on no assumption."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the results for scripts."""
@@ -68,11 +74,11 @@ class PolicySums(NamedTuple):
     segment_ms: int
     over_ms: int
     waiting_ms: int
-    guessed: Guessed
+    assumed: AssumedTime
 
 
-class Trouble(NamedTuple):
-    """What a topic has on record for the searched time."""
+class TopicStrain(NamedTuple):
+    """Overload and actions of a topic on record, in the searched time."""
 
     minutes_over: float
     sealed: int
@@ -84,19 +90,19 @@ class Share:
 
     def __init__(self, searched: History, unseen: History | None, keys: Collection[TopicKey]) -> None:
         """Prepare topics. Raises what Delta raises."""
-        self._scopes = {"searched": (searched, _prepared(searched, keys))}
+        self._scopes = {"searched": (searched, _prepare_topics(searched, keys))}
         if unseen is not None:
-            self._scopes["unseen"] = unseen, _prepared(unseen, keys)
+            self._scopes["unseen"] = unseen, _prepare_topics(unseen, keys)
 
-    def troubles(self) -> dict[str, Trouble]:
-        """Return the troubles of each topic, by its name; of all its lives if it was created anew."""
-        troubles: dict[str, Trouble] = {}
+    def strains(self) -> dict[str, TopicStrain]:
+        """Return the strain of each topic, by name; summed over incarnations."""
+        strains: dict[str, TopicStrain] = {}
         for topic in self._scopes["searched"][1]:
-            before, counts = troubles.get(topic.record.name, Trouble(0.0, 0)), counts_on_record(topic)
-            troubles[topic.record.name] = Trouble(
+            before, counts = strains.get(topic.record.name, TopicStrain(0.0, 0)), counts_on_record(topic)
+            strains[topic.record.name] = TopicStrain(
                 before.minutes_over + counts["minutesOverThreshold"], before.sealed + int(counts["sealedSegments"])
             )
-        return troubles
+        return strains
 
     def has_buckets(self) -> bool:
         """Return True if a topic ever had entry buckets."""
@@ -111,7 +117,7 @@ class Share:
         if scope == "sample":
             prepared = [topic for topic in prepared if topic.record.name in sample]
         sums = {name: np.zeros(6, np.int64) for name in policies}
-        guesses: dict[str, list[Guessed]] = {name: [] for name in policies}
+        assumptions: dict[str, list[AssumedTime]] = {name: [] for name in policies}
         step_ms = history.tick_ms if scope == "sample" else history.step_ms
         for group, outcomes in simulated(history, prepared, policies, step_ms):
             weights = np.array([sample[topic.record.name] if scope == "sample" else 1 for topic in group])
@@ -120,10 +126,11 @@ class Share:
                 times = (outcome.segment_ms, outcome.over_ms, outcome.waiting_ms)
                 sums[name] += [(column * weights).sum() for column in (*counted, *times)]
                 if scope != "sample":
-                    guesses[name] += (
-                        guessed_of(history, topic, index, outcome, policies[name]) for index, topic in enumerate(group)
+                    assumptions[name] += (
+                        assumptions_of(history, topic, index, outcome, policies[name])
+                        for index, topic in enumerate(group)
                     )
-        return {name: PolicySums._make([*sums[name].tolist(), together(guesses[name])]) for name in policies}
+        return {name: PolicySums._make([*sums[name].tolist(), sum_assumptions(assumptions[name])]) for name in policies}
 
 
 class Trials:
@@ -134,8 +141,8 @@ class Trials:
         self.ran, self.topics, self._shares = ran, topics, shares
         self._sample: Mapping[str, int] = {}
         if topics > SAMPLE:
-            troubles = {name: trouble for share in self._ask("troubles") for name, trouble in share.items()}
-            self._sample = drawn_sample(troubles, seed)
+            strains = {name: strain for share in self._ask("strains") for name, strain in share.items()}
+            self._sample = drawn_sample(strains, seed)
 
     @property
     def sample(self) -> int:
@@ -146,10 +153,10 @@ class Trials:
         """Return True if a topic ever had entry buckets."""
         return any(self._ask("has_buckets"))
 
-    def run(self, scope: Scope, policies: Mapping[str, ConfiguredPolicy]) -> list[Tried]:
+    def run(self, scope: Scope, policies: Mapping[str, ConfiguredPolicy]) -> list[TrialResult]:
         """Return the results of each policy. Scope `sample` estimates those of all topics, without confidence."""
         shares: list[dict[str, PolicySums]] = self._ask("count", scope, dict(policies), self._sample)
-        return [_tried(name, policy, [counts[name] for counts in shares]) for name, policy in policies.items()]
+        return [_trial_result(name, policy, [counts[name] for counts in shares]) for name, policy in policies.items()]
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
         if isinstance(self._shares, Share):
@@ -159,20 +166,18 @@ class Trials:
         return [worker.answer() for worker in self._shares]
 
 
-def drawn_sample(troubles: Mapping[str, Trouble], seed: int) -> dict[str, int]:
-    """Return the topics of a sample, each with the number of topics that it stands for.
+def drawn_sample(strains: Mapping[str, TopicStrain], seed: int) -> dict[str, int]:
+    """Return the topics of a sample, each with its weight: the number of topics that it represents.
 
-    Up to half are the topics in most trouble, by time and by sealed segments in turns; the others are drawn.
+    Up to half are the topics under most strain, by time and by sealed segments in turn; the others are drawn.
     """
     rankings = [
-        sorted(
-            (name for name in troubles if troubles[name][measure]), key=lambda name: (-troubles[name][measure], name)
-        )
-        for measure in range(len(Trouble._fields))
+        sorted((name for name in strains if strains[name][measure]), key=lambda name: (-strains[name][measure], name))
+        for measure in range(len(TopicStrain._fields))
     ]
     worst = [name for name in dict.fromkeys(chain(*zip_longest(*rankings))) if name is not None]
     certain = dict.fromkeys(worst[: SAMPLE // 2], 1)
-    left = sorted(troubles.keys() - certain)
+    left = sorted(strains.keys() - certain)
     each = max(1, -(-len(left) // (SAMPLE - len(certain))))
     return certain | dict.fromkeys(Random(seed).sample(left, -(-len(left) // each)), each)
 
@@ -191,17 +196,17 @@ def open_trials(searched: History, unseen: History | None, processes: int = 1, s
         yield Trials(searched.ran, len(keys), shares, seed)
 
 
-def _prepared(history: History, keys: Collection[TopicKey]) -> list[Prepared]:
+def _prepare_topics(history: History, keys: Collection[TopicKey]) -> list[PreparedTopic]:
     names: dict[int, set[str]] = {}
     for number, name in keys:
         names.setdefault(number, set()).add(name)
-    return [topic for number in sorted(names) for topic in prepared_part(history, number, names[number])]
+    return [topic for number in sorted(names) for topic in prepare_part(history, number, names[number])]
 
 
-def _tried(name: str, policy: ConfiguredPolicy, parts: Sequence[PolicySums]) -> Tried:
-    *sums, guesses = zip(*parts, strict=True)
+def _trial_result(name: str, policy: ConfiguredPolicy, parts: Sequence[PolicySums]) -> TrialResult:
+    *sums, assumptions = zip(*parts, strict=True)
     splits, merges, reversals, segments, over, waiting = map(sum, sums)
-    confidence = together(guesses).confidence
-    return Tried(
+    confidence = sum_assumptions(assumptions).confidence
+    return TrialResult(
         name, policy, splits, merges, reversals, segments / 3_600_000, over / 60_000, waiting / 60_000, confidence
     )

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from anabranch.simulation.backtest.assumptions import ceilings, length
+from anabranch.simulation.backtest.assumptions import ceiling_intervals, length
 from anabranch.simulation.backtest.reading import History, open_history
-from anabranch.simulation.backtest.running import RAN, RECORD, backtest, prepared_part, resolved
+from anabranch.simulation.backtest.running import RAN, RECORD, backtest, prepare_part, resolved
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.kernel.settings import EngineSettings
@@ -173,7 +173,7 @@ def judged(policies: dict[str, ConfiguredPolicy], folder: Path, topics: int, hou
 def really_over(history: History, measure: ConfiguredPolicy) -> float:
     """Minutes for which a segment really carried more than this policy's split thresholds."""
     limits = resolved(measure)
-    return sum(length(ceilings(one.wanted, limits)) for one in prepared_part(history, 0)) / MINUTE
+    return sum(length(ceiling_intervals(one.demand, limits)) for one in prepare_part(history, 0)) / MINUTE
 
 
 def main() -> None:

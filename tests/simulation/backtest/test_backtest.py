@@ -82,11 +82,11 @@ def test_another_policy_is_predicted_as_it_really_ran(found, ran, other):
 
 
 def test_confidence_says_what_it_is_made_of(found):
-    guessed = found["default"][1].confidence("eager")
-    assert guessed.by_kind["gap"] == 0
-    assert min(guessed.by_kind[kind] for kind in ("ceiling", "band", "uneven", "carried")) > 0
-    assert 0 < guessed.confidence < 1
-    assert guessed.any_kind <= sum(guessed.by_kind.values())
+    assumed = found["default"][1].confidence("eager")
+    assert assumed.by_kind["gap"] == 0
+    assert min(assumed.by_kind[kind] for kind in ("ceiling", "band", "uneven", "carried")) > 0
+    assert 0 < assumed.confidence < 1
+    assert assumed.any_kind <= sum(assumed.by_kind.values())
 
 
 def test_a_part_of_the_time_and_of_the_topics(lakes, found, tmp_path):

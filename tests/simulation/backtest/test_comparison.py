@@ -38,8 +38,8 @@ def test_reason_of_a_late_action_is_that_of_its_decision():
     later = 5 * MINUTE
     rejected = [(0, "split", 0, 0xFFFF, "rejected")]
 
-    def reasons(decided, held_at, guessed_at):
-        return dict(agreement([], [split(later)], decided, held_at, guessed_at, MINUTE, later).extra)
+    def reasons(decided, held_at, assumption_at):
+        return dict(agreement([], [split(later)], decided, held_at, assumption_at, MINUTE, later).extra)
 
     assert reasons(rejected, lambda _: "in-flight", lambda _: None) == {"was decided, and then rejected": 1}
     assert reasons([], lambda at: "paused" if at == 0 else "in-flight", lambda _: None) == {"the job held by paused": 1}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.simulation.backtest.demand import Loads, wanted_of
+from anabranch.simulation.backtest.demand import Loads, estimate_demand
 from anabranch.simulation.backtest.incarnations import (
     Announced,
     Told,
@@ -30,11 +30,11 @@ def told(*rows):
     return Loads(np.array(at, np.int64), np.array(segment, np.int64), rates.reshape(-1, 4))
 
 
-def carried(wanted, at, start, end):
+def carried(demand, at, start, end):
     """Messages in of a range of hashes at an instant."""
-    instants, rates = wanted.between(wanted.began_at, wanted.ends_at, STEP_MS)
+    instants, rates = demand.between(demand.began_at, demand.ends_at, STEP_MS)
     below = np.r_[0.0, np.cumsum(rates[np.searchsorted(instants, at, "right") - 1, :, 0])]
-    low, high = np.interp([start, end + 1], wanted.edges, below)
+    low, high = np.interp([start, end + 1], demand.edges, below)
     return float(high - low)
 
 
@@ -60,9 +60,9 @@ def test_recorded_segments_carry_recorded_load(seed):
             else:
                 announced.append(Announced(at, layout))
         rows += [(at, one.segment_id, float(random.choice([0.0, random.uniform(0, 1e4)]))) for one in layout.active]
-    wanted = wanted_of(lives_of(announced, 40 * STEP_MS), told(*rows), 0, 40 * STEP_MS)
+    demand = estimate_demand(lives_of(announced, 40 * STEP_MS), told(*rows), 0, 40 * STEP_MS)
     known = {(at, segment): rate for at, segment, rate in rows}
-    instants, rates = wanted.between(0, 40 * STEP_MS, STEP_MS)
+    instants, rates = demand.between(0, 40 * STEP_MS, STEP_MS)
     for begin, layout, end in zip(
         [one.at for one in announced],
         [one.layout for one in announced],
@@ -71,7 +71,7 @@ def test_recorded_segments_carry_recorded_load(seed):
     ):
         for at in range(begin, end, STEP_MS):
             for one in layout.active:
-                slices = slice(*np.searchsorted(wanted.edges, (one.start, one.end + 1)))
+                slices = slice(*np.searchsorted(demand.edges, (one.start, one.end + 1)))
                 found = rates[np.searchsorted(instants, at, "right") - 1, slices, 0].sum()
                 assert abs(found - known[at, one.segment_id]) < 1e-4
 
@@ -83,11 +83,11 @@ def split_once(at=3_600_000):
 
 def test_whole_divided_as_its_later_halves():
     loads = told((0, 0, 1_000.0), (3_600_000, 1, 900.0), (3_600_000, 2, 300.0))
-    wanted = wanted_of(lives_of(split_once(), END), loads, 0, END)
-    assert carried(wanted, 0, 0, 0x7FFF) == pytest.approx(750.0)
-    assert carried(wanted, 3_600_000, 0, 0x7FFF) == pytest.approx(900.0)
+    demand = estimate_demand(lives_of(split_once(), END), loads, 0, END)
+    assert carried(demand, 0, 0, 0x7FFF) == pytest.approx(750.0)
+    assert carried(demand, 3_600_000, 0, 0x7FFF) == pytest.approx(900.0)
     # Never apart: even.
-    assert carried(wanted, 3_600_000, 0, 0x3FFF) == pytest.approx(450.0)
+    assert carried(demand, 3_600_000, 0, 0x3FFF) == pytest.approx(450.0)
 
 
 def test_merged_segment_divided_as_its_former_halves():
@@ -95,30 +95,32 @@ def test_merged_segment_divided_as_its_former_halves():
     layouts = split_once(60_000)
     layouts.append(Announced(120_000, layouts[-1].layout.merge_segments(1, 2, 120_000)))
     loads = told((0, 0, 10.0), (60_000, 1, 900.0), (60_000, 2, 100.0), (120_000, 3, 0.0), (180_000, 3, 2_000.0))
-    wanted = wanted_of(lives_of(layouts, END), loads, 0, END)
-    assert carried(wanted, 120_000, 0, HASH_SPACE - 1) == pytest.approx(0.0, abs=1e-4)
-    assert carried(wanted, 180_000, 0, 0x7FFF) == pytest.approx(1_800.0)
+    demand = estimate_demand(lives_of(layouts, END), loads, 0, END)
+    assert carried(demand, 120_000, 0, HASH_SPACE - 1) == pytest.approx(0.0, abs=1e-4)
+    assert carried(demand, 180_000, 0, 0x7FFF) == pytest.approx(1_800.0)
 
 
 def test_unrecorded_segment_carries_part_of_origin():
-    wanted = wanted_of(lives_of(split_once(60_000), END), told((0, 0, 800.0), (90_000, 1, 10.0)), 0, END)
+    demand = estimate_demand(lives_of(split_once(60_000), END), told((0, 0, 800.0), (90_000, 1, 10.0)), 0, END)
     # Of the upper half nothing is ever on record: its width's part, beside what the lower one carried first.
-    assert carried(wanted, 60_000, 0, 0x7FFF) == pytest.approx(800 * 10 / 410)
-    assert carried(wanted, 90_000, 0, 0x7FFF) == pytest.approx(10.0)
-    assert carried(wanted, 90_000, 0x8000, 0xFFFF) == pytest.approx(800 * 400 / 410)
+    assert carried(demand, 60_000, 0, 0x7FFF) == pytest.approx(800 * 10 / 410)
+    assert carried(demand, 90_000, 0, 0x7FFF) == pytest.approx(10.0)
+    assert carried(demand, 90_000, 0x8000, 0xFFFF) == pytest.approx(800 * 400 / 410)
 
 
 def test_a_load_from_before_the_beginning_holds_at_it():
     lives = lives_of([Announced(100_000, SegmentLayout.create(1, 0))], END)
-    assert carried(wanted_of(lives, told((5_000, 0, 70.0)), 100_000, END), 100_000, 0, 0xFFFF) == pytest.approx(70.0)
+    assert carried(estimate_demand(lives, told((5_000, 0, 70.0)), 100_000, END), 100_000, 0, 0xFFFF) == pytest.approx(
+        70.0
+    )
 
 
 def test_windows_give_what_the_whole_gives():
     loads = told(*[(at, 0, float(at % 700)) for at in range(0, 600_000, 7_000)])
-    wanted = wanted_of(lives_of([Announced(0, SegmentLayout.create(2, 0))], 600_000), loads, 0, 600_000)
-    at, rates = wanted.between(0, 600_000, STEP_MS)
+    demand = estimate_demand(lives_of([Announced(0, SegmentLayout.create(2, 0))], 600_000), loads, 0, 600_000)
+    at, rates = demand.between(0, 600_000, STEP_MS)
     for begin in range(0, 600_000, 60_000):
-        inside, found = wanted.between(begin, begin + 60_000, STEP_MS)
+        inside, found = demand.between(begin, begin + 60_000, STEP_MS)
         assert inside[0] == begin
         assert (found == rates[np.searchsorted(at, inside, "right") - 1]).all()
 

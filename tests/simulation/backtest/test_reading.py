@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.backtest.running import RAN, RECORD, backtest
-from anabranch.simulation.backtest.spilling import PLACE, read_part, spill_table
+from anabranch.simulation.backtest.spilling import TOPIC_INDEX, read_part, spill_table
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.metadata import AutoScalePolicyOverride
@@ -76,7 +76,7 @@ def test_namespace_override_applies_under_the_topics_own(history):
 def test_an_outage_and_a_topic_without_loads_are_gaps(history):
     assert [((begin - NOW) / MINUTE, (end - NOW) / MINUTE) for begin, end in history.outages] == [(29, 40)]
     found = backtest(history, {})
-    assert [one.guessed[RAN].by_kind["gap"] / MINUTE for one in found.topics if one.topic == LATER] == [40]
+    assert [one.assumed[RAN].by_kind["gap"] / MINUTE for one in found.topics if one.topic == LATER] == [40]
     assert sum(one.hours for one in found.topics) == pytest.approx(90 / 60)
     assert found.totals(RECORD)["splits"] == 0
 
@@ -91,5 +91,5 @@ def test_part_is_read_without_the_rows_of_others(tmp_path):
     lake, parts = written_by_batch(bucket, tmp_path / "lake"), [[HERE], [LATER]]
     for table, topic, rows in ((SEGMENT_LOAD, "topic", 3), (EVENTS, "subject", 1)):
         assert spill_table(lake, tmp_path, table, topic, ["accepted_at"], parts) == 2 * rows
-        read = [read_part(tmp_path, table, number)[PLACE].to_pylist() for number in range(2)]
+        read = [read_part(tmp_path, table, number)[TOPIC_INDEX].to_pylist() for number in range(2)]
         assert read == [[0] * rows, [1] * rows]

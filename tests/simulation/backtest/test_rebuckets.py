@@ -11,7 +11,7 @@ from anabranch.simulation.backtest.demand import Loads
 from anabranch.simulation.backtest.incarnations import Announced
 from anabranch.simulation.backtest.policies import read_candidate
 from anabranch.simulation.backtest.reading import History, TopicHistory
-from anabranch.simulation.backtest.running import RAN, RECORD, _prepared, _result, resolved, simulated
+from anabranch.simulation.backtest.running import RAN, RECORD, _prepare_topic, _result, resolved, simulated
 from anabranch.simulation.backtest.suggesting import OF_BUCKETS, anywhere, neighbour
 from anabranch.simulation.topics.timeline import ConsumersFrom
 from decisions.topic.layout import SegmentLayout
@@ -40,7 +40,7 @@ def backtested(first, consumers=7, kind="STREAM", rate=5_000.0, then=()):
         [ConsumersFrom(BEGIN + HOUR // 2, "billing", kind, consumers)],
     )
     history = History("", [[record.name]], BEGIN, BEGIN, END, [], DEFAULT)
-    prepared = _prepared(history, record)
+    prepared = _prepare_topic(history, record)
     [(_, outcomes)] = simulated(history, [prepared], POLICIES)
     return _result(history, prepared, 0, outcomes, POLICIES), outcomes
 

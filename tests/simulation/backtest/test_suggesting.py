@@ -29,7 +29,15 @@ from anabranch.simulation.backtest.suggesting import (
     split_in_time,
     suggest,
 )
-from anabranch.simulation.backtest.trying import SAMPLE, Share, Trials, Tried, Trouble, drawn_sample, open_trials
+from anabranch.simulation.backtest.trying import (
+    SAMPLE,
+    Share,
+    TopicStrain,
+    TrialResult,
+    Trials,
+    drawn_sample,
+    open_trials,
+)
 from engine.autoscale.topics import ConfiguredPolicy
 from tests.simulation.backtest.really import MINUTE, Seeded, really_run
 
@@ -37,7 +45,7 @@ NONE = ConfiguredPolicy("default", None)
 
 
 def tried(hours, over, reversals=0, name="p"):
-    return Tried(name, NONE, 0, 0, reversals, hours, over, 0.0, 1.0)
+    return TrialResult(name, NONE, 0, 0, reversals, hours, over, 0.0, 1.0)
 
 
 policies = st.lists(st.builds(tried, st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=20)
@@ -83,8 +91,8 @@ def test_cap_that_no_policy_meets_is_named():
 )
 def test_best_has_to_be_no_worse_in_unseen_time(hours, over, is_confirmed):
     today, best = tried(9, 9, name="today"), tried(3, 3, name="s1")
-    judged = {} if hours is None else {"today": tried(5, 2, name="today"), "s1": tried(hours, over, name="s1")}
-    assert Suggestion(today, [today, best], 0, judged).is_confirmed is is_confirmed
+    validation = {} if hours is None else {"today": tried(5, 2, name="today"), "s1": tried(hours, over, name="s1")}
+    assert Suggestion(today, [today, best], 0, validation).is_confirmed is is_confirmed
 
 
 def test_unseen_time_is_the_last_third_in_whole_steps(lake, tmp_path):
@@ -132,12 +140,12 @@ def test_suggestion_repeatable_and_not_applied(lake, tmp_path):
     best, today = told["suggested"], told["today"]
     assert best["segmentHours"] < today["segmentHours"]
     assert best["minutesOverThreshold"] <= today["minutesOverThreshold"]
-    judged = {one["policy"]: one for one in told["judged"]}
+    validation = {one["policy"]: one for one in told["judged"]}
     assert told["confirmed"] is True
-    assert judged.keys() == {one["policy"] for one in told["frontier"]} | {"today"}
-    assert judged[best["policy"]]["segmentHours"] <= judged["today"]["segmentHours"]
+    assert validation.keys() == {one["policy"] for one in told["frontier"]} | {"today"}
+    assert validation[best["policy"]]["segmentHours"] <= validation["today"]["segmentHours"]
     # The search had the first two thirds of it, the judge the last.
-    assert judged["today"]["segmentHours"] == pytest.approx(today["segmentHours"] / 2, rel=0.15)
+    assert validation["today"]["segmentHours"] == pytest.approx(today["segmentHours"] / 2, rel=0.15)
     for one in (today, best, *told["frontier"], *told["judged"]):
         assert 0 <= one["confidence"] <= 1
     assert today["confidence"] > best["confidence"]
@@ -153,7 +161,7 @@ def test_suggestion_repeatable_and_not_applied(lake, tmp_path):
     assert text.count(f"* {best['policy']}") == 2
     assert text.count("confidence") == 2
     rows = [line for line in text.splitlines() if line.startswith(f"* {best['policy']}")]
-    told = (best["confidence"], judged[best["policy"]]["confidence"])
+    told = (best["confidence"], validation[best["policy"]]["confidence"])
     assert [row.split()[-1] for row in rows] == [f"{confidence:.0%}" for confidence in told]
     assert "The same policies on the last third, which was not searched:" in text
     assert "nothing was applied" in text
@@ -176,10 +184,10 @@ def test_best_of_a_sample_are_tried_on_all_topics(lake, tmp_path, monkeypatch):
     whole = open_history(lake, tmp_path, None, None, None, NONE)
     assert whole.topics == 2
     with open_trials(whole, None) as trials:
-        everything = suggest(trials, 4, 50, 1, is_judged=False)
+        everything = suggest(trials, 4, 50, 1, validate=False)
     monkeypatch.setattr("anabranch.simulation.backtest.trying.SAMPLE", 1)
     with open_trials(whole, None) as trials:
-        sampled = suggest(trials, 4, 50, 1, is_judged=False)
+        sampled = suggest(trials, 4, 50, 1, validate=False)
         (part,) = trials.run("sample", {"today": whole.ran})
     assert (everything.sampled, sampled.sampled, everything.policies, sampled.policies) == (0, 1, 5, 5)
     assert sampled.today == everything.today
@@ -190,32 +198,32 @@ def test_best_of_a_sample_are_tried_on_all_topics(lake, tmp_path, monkeypatch):
     assert all(policy == results[policy.name] for policy in sampled.tried)
 
 
-FLEET = {f"t{number:03}": Trouble(0.0, number % 3) for number in range(200)}
+FLEET = {f"t{number:03}": TopicStrain(0.0, number % 3) for number in range(200)}
 
 
 @given(st.integers(0, 2**32 - 1), st.sets(st.sampled_from(sorted(FLEET)), min_size=12, max_size=12))
 def test_sample_has_the_topics_in_most_trouble(seed, names):
     over, acting = sorted(names)[:6], sorted(names)[6:]
-    troubles = FLEET | {name: Trouble(60.0, 0) for name in over} | {name: Trouble(0.5, 90) for name in acting}
-    sample = drawn_sample(troubles, seed)
+    strains = FLEET | {name: TopicStrain(60.0, 0) for name in over} | {name: TopicStrain(0.5, 90) for name in acting}
+    sample = drawn_sample(strains, seed)
     assert len(sample) == SAMPLE
     assert {name for name, number in sample.items() if number == 1} == names
     # Each of the other twelve stands for sixteen of the 188 topics that are in no trouble, or more.
     assert sorted(sample.values()) == [1] * 12 + [16] * 12
-    assert sample == drawn_sample(dict(reversed(troubles.items())), seed)
+    assert sample == drawn_sample(dict(reversed(strains.items())), seed)
 
 
 def test_sample_is_drawn_by_seed():
     assert len({tuple(drawn_sample(FLEET, seed)) for seed in range(20)}) == 20
-    assert drawn_sample({"t": Trouble(0.0, 0)}, 1) == {"t": 1}
+    assert drawn_sample({"t": TopicStrain(0.0, 0)}, 1) == {"t": 1}
 
 
 def test_topic_of_a_sample_counts_for_those_it_stands_for(lake, tmp_path):
     whole = open_history(lake, tmp_path, None, None, None, NONE)
     share = Share(whole, None, [(0, name) for name in whole.parts[0]])
-    troubles = share.troubles()
-    assert troubles.keys() == set(whole.parts[0])
-    assert all(trouble.sealed > 0 for trouble in troubles.values())
+    strains = share.strains()
+    assert strains.keys() == set(whole.parts[0])
+    assert all(strain.sealed > 0 for strain in strains.values())
     first, second = (
         [share.count("sample", {"today": whole.ran}, {name: number})["today"] for number in (1, 3)]
         for name in whole.parts[0]
