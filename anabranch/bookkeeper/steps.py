@@ -247,7 +247,7 @@ class Steps:
         return StepOutcome("applied", {"how": "deleted", "last": seen.last, "length": seen.length})
 
     def _require_unused(self, step: Step, registry: Registry, source: str, ledger: int) -> list[ZnodeWrite]:
-        """Require unchanged records that name a ledger and lead elsewhere; return them as expectations."""
+        """Require that the records naming a ledger are unchanged and lead elsewhere; return expectations."""
         checks = []
         for path, version in dict(step.expectation.get("records", {})).items():
             record = self._metadata.read(path)

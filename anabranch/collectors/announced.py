@@ -208,7 +208,7 @@ def _is_rebucketed(before: ScalableTopicMetadata, segment: SegmentInfo) -> bool:
 
 
 def compare_incarnations(before: ScalableTopicMetadata, after: ScalableTopicMetadata) -> int:
-    """Compare the incarnations of two layouts: 0 if equal, 1 if that of `after` is later, else -1.
+    """Compare incarnations of two layouts: 0 for the same, 1 if that of `after` is later, else -1.
 
     A topic that is deleted and created again has a later incarnation. Segments are compared by creation time, because
     ids and epochs start again.

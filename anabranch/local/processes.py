@@ -1,4 +1,4 @@
-"""Parts of a local run as child processes, each in its own session, so that all its processes can be ended.
+"""Parts of a local run as child processes, each in its own session, so that none outlives it.
 
 Stage: under `anabranch.local.supervisor`. A session may outlive the part's main process: with a JVM whose Python was
 killed, or a worker that left its process group. Only processes of sessions that were started here are ever signalled.

@@ -1,4 +1,4 @@
-"""State of the executor's brakes in the lake: pauses, stops, approvals, counts, waiting decisions.
+"""State of the executor's brakes in the lake: pauses, stops, approvals, and waiting decisions.
 
 Stage: under `anabranch decisions waiting`, `approve` and `reject`, which must be quick on a history of years. So no
 table is read as a whole: reads are limited to days, ids and columns. The live screen follows the same tables

@@ -1,4 +1,4 @@
-"""Snapshots of many topics as arrays, and the answers to them: input and output of `decisions.autoscale.fleet`.
+"""Snapshots of many topics as arrays, and the answers: what `decisions.autoscale.fleet` works on.
 
 Stage: `engine.autoscale.fleet_columns` fills `SnapshotColumns`. A segment without a record has NaN rates: every
 comparison with them is false, so it is neither hot nor cold.
@@ -120,7 +120,7 @@ class SnapshotColumns:
 
 
 def segments_of(offsets: Ints, topics: Ints) -> Ints:
-    """Return the positions of the segments of some topics, topic by topic; `offsets` as in `SnapshotColumns`."""
+    """Return the positions of some topics' segments, topic by topic; `offsets` as in `SnapshotColumns`."""
     starts, counts = offsets[topics], offsets[topics + 1] - offsets[topics]
     begins = np.cumsum(counts) - counts
     segments: Ints = np.repeat(starts - begins, counts) + np.arange(int(counts.sum()))

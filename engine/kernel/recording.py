@@ -68,14 +68,14 @@ def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, no
 
 
 def dead_letter_of_part(record: RawRecord, refused: RefusedPart, now: int, is_whole: bool) -> dict[str, Any]:
-    """Return the row of a refused part of a message; only if `is_whole` it keeps the key and the part's bytes."""
+    """Return the row of a refused part of a message; with its key and bytes if `is_whole`."""
     letter = dead_letter(record, Rejected(refused.reason, refused.detail), now)
     letter |= {"sample": refused.index, "raw": refused.raw[:MAX_PIECE_BYTES]}
     return letter if is_whole else letter | {"key": None, "raw": None}
 
 
 def dead_letter(record: RawRecord, rejected: Rejected, now: int, sha256: str | None = None) -> dict[str, Any]:
-    """Return the row of a refused message, with the start of its bytes; `sha256` is used if the value is truncated."""
+    """Return the row of a refused message with the start of its bytes; `sha256` is of a truncated value."""
     value = record.value
     if value is not None and len(value) == record.size:
         sha256 = hashlib.sha256(value).hexdigest()

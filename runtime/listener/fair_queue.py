@@ -1,4 +1,4 @@
-"""Fair queue of requests per client: a client at full speed slows others no more than they slow each other.
+"""Fair queue of requests: a client at full speed slows others no more than they slow each other.
 
 All calls share one interpreter and one store, so the duration of a call grows with the number of concurrent calls. A
 client that is alone may have a few calls at work. As soon as another one is around, each has one at a time, and its
@@ -176,7 +176,7 @@ class Turns:
 
 
 class Pace:
-    """Pace of refusals by network, so that a client that is refused at full speed has to wait and costs nothing.
+    """Pace of refusals by network: a client that is refused at full speed waits and costs nothing.
 
     Used for refusals by an app (`anonymous`) and before parsing (`protocol`), and for connections that are closed or
     left (`connections`).

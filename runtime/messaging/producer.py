@@ -1,4 +1,4 @@
-"""Kafka producer that replaces its client after a fatal error, or when the client no longer sees any broker.
+"""Kafka producer that replaces its client after a fatal error, or when that sees no broker any more.
 
 An idempotent client that has lost track of the broker's state (its data was rolled back, its rights were revoked) fails
 permanently: librdkafka refuses every later message, and only a new client can send again. The callbacks of messages in

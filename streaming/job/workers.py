@@ -60,7 +60,7 @@ def load_without_pandas(modules: Sequence[str]) -> None:
 
 
 def run_worker(connection: socket.socket, authenticated: bool) -> int:
-    """Run Spark's worker and return its exit code; 1 if Spark has closed the connection, as it does when it ends.
+    """Run Spark's worker and return its exit code; 1 if Spark has closed the connection, as at its end.
 
     Spark's own daemon would print a traceback then.
     """

@@ -54,7 +54,7 @@ def check_invariants(bookies: Bookies, contents: bool, output: str) -> None:
 
 
 def _content_violations(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
-    """Read schema and cursor ledgers where they are attributed; return the unreadable and the changed ones."""
+    """Read schema and cursor ledgers where they are attributed; report unreadable and changed ones."""
     sidecar, seen = bookies.sidecar(registry), BookieView(snapshot)
     digests = {verified.ledger: verified.sha256 for verified in seen.progress.verified}
     wanted = {

@@ -1,4 +1,4 @@
-"""`anabranch serve controller`: run the scalable-topic controller, or copy its metadata to another store."""
+"""`anabranch serve controller`: run the scalable-topic controller, or copy its metadata."""
 
 from __future__ import annotations
 

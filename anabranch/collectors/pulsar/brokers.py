@@ -1,4 +1,4 @@
-"""Known brokers of a cluster: connection, call budget, segments, health; and the one to ask about a topic.
+"""Known brokers of a cluster, with call budgets and health; and the one to ask about a topic.
 
 Stage: under `collector`; makes no calls. Any broker knows layouts, so a topic leaves a silent broker at once. Only its
 leader is asked for registered consumers: any other broker that is asked keeps a standby controller for the topic from

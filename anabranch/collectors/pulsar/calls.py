@@ -1,4 +1,4 @@
-"""Calls to brokers, scheduled and in flight: worker threads make them, one thread receives the answers.
+"""Calls to brokers, scheduled and in flight, made by threads and answered to one owner.
 
 Stage: under `collector`. No call is in flight twice, and none raises.
 """
@@ -56,7 +56,7 @@ MAX_LOADS = 8
 
 
 class Calls:
-    """Pool of at most `most` calls, and a separate one for loads, which wait for no other call. For one thread."""
+    """Pool of at most `most` calls, and a separate one for loads. For one thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -124,7 +124,7 @@ def band_intervals(demand: EstimatedDemand, policy: Policy, ran: Policy, band: f
 def division_intervals(
     layouts: Sequence[tuple[int, frozenset[int]]], lives: Sequence[Life], edges: Ints, end: int
 ) -> tuple[Ints, Ints]:
-    """Return the intervals `uneven` and `carried`: a segment starts where none ever did on record, or none did then.
+    """Return the intervals `uneven` and `carried`: segments start where none did on record, ever or then.
 
     `layouts`: instants, ascending, and the hashes at which segments begin from then on.
     """

@@ -60,7 +60,7 @@ def agreement(
     tick_ms: int,
     later_ms: int = 0,
 ) -> Agreement:
-    """Compare the actions of a topic, both ascending; backtested ones come `later_ms` after their decisions.
+    """Compare the actions of a topic, both ascending; backtested ones `later_ms` after their decisions.
 
     `decided`: recorded decisions: instant, kind, hashes, and the outcome of one that was not applied. `held_at`: the
     gate by which the job held at an instant. `assumption_at`: the assumption in force then. Actions are the same within

@@ -1,4 +1,4 @@
-"""Backtest of policies on recorded history, part by part: simulated and recorded actions, and confidence.
+"""Backtest of policies on recorded history, part by part: simulated against recorded actions.
 
 Stage: above `reading`, `source`, `assumptions` and `comparison`, under the command line and `suggesting`. A part is a
 unit of work on its own (`backtest_part`), for this process, several, or workers of Spark: the same function.

@@ -116,7 +116,10 @@ def suggest(
     progress: Callable[[int, int], None] = lambda *_: None,
     validate: bool = True,
 ) -> Suggestion:
-    """Try `budget` policies, and validate the best on unseen time; `max_reversals` None: as many as today's."""
+    """Try `budget` policies and validate the best on unseen time.
+
+    `max_reversals` None: as many as today's.
+    """
     chance, has_buckets = random.Random(seed), trials.has_buckets()
     scope: Scope = "sample" if trials.sample else "searched"
     suggestion = _start_search(trials, scope, {}, max_reversals)

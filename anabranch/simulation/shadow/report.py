@@ -21,7 +21,7 @@ REVERSAL_MINUTES = 30
 def compare(
     recorded: ShadowRecord, since: int | None, until: int, reversal_minutes: float = REVERSAL_MINUTES
 ) -> dict[str, Any]:
-    """Compare the actions from `since` (None: the start of the record) to `until`, milliseconds since 1970.
+    """Compare the actions from `since` to `until`, milliseconds since 1970; None: the start of the record.
 
     Keys: `period`; `topics`; `theirs` and `ours` (actions by kind, reversals, minutes over a split threshold before a
     split by load); `agreement` (their actions: decided by us before, decided by us at that moment, or not, by our

@@ -1,4 +1,4 @@
-"""Actions of two sides, the other scaler and us, on segments; equal ones are paired. Pure.
+"""Actions of the other scaler and of ours on the segments of topics; equal ones are paired. Pure.
 
 An action is identified by topic, kind and segments: ids are unique in an incarnation of a topic, and both sides act on
 the same layout. An action that we want stays open until the other side does it, one of its segments is gone, or we hold
@@ -174,7 +174,7 @@ def _lacks_a_parent(segment: Segment, layout: SegmentLayout) -> bool:
 def reversals(
     actions: Iterable[Done | WantedAction], parents: Mapping[tuple[str, int], Segments], within_ms: int
 ) -> int:
-    """Count the actions of one side that undo an earlier one, a merge of a split or the reverse, within a time."""
+    """Count the actions of one side that undo an earlier one, such as a merge of a split, within a time."""
     acted: dict[tuple[str, str, Segments], int] = {}
     count = 0
     for action in sorted(actions, key=lambda action: action.at):

@@ -88,7 +88,7 @@ def test_queued_messages_arrive_in_order_by_new_client(
     arrive(5)
     stopped.stop()
     send(*range(5, 20))
-    wait_until(lambda: producer.poll(0.05) or producer._hearing is not None, 30)
+    wait_until(lambda: producer.poll(0.05) or producer._check is not None, 30)
     stopped.start()
     arrive(20)
     assert producer._producer is first, "it has heard by itself that Kafka is back"
@@ -119,7 +119,7 @@ def test_connected_client_not_replaced_while_stalled(
     until = time.monotonic() + 20
     while not told and time.monotonic() < until:
         producer.poll(0.02)
-        asked.append(producer._hearing is not None)
+        asked.append(producer._check is not None)
     assert (told, producer._producer is first) == ([("patient", True)], True)
     assert any(asked)
     assert not producer.waits
