@@ -233,7 +233,7 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "ms",
     ),
     Gate.SETTLING: Description(
-        "What was split lately, or has warmed up again after a pause, is not merged yet; its load may come back.",
+        "Merges wait for load to settle: what was split lately, or has warmed up again after a pause, may come back.",
         "guards `settleSeconds`, `returnsWithinSeconds`",
         "time left, of the cold neighbours that settle first",
         "<=",

@@ -277,7 +277,7 @@ class TestWords:
         settling = HoldView("settling", 1_700_000.0, 0.0, at(1_700), at(0))
         sentence = DESCRIPTIONS[Gate.SETTLING].sentence.rstrip(".")
         assert hold_reason(settling, at(0)) == f"{sentence}, 28 min left"
-        assert hold_reason(settling, at(0), 95) == f"{sentence.partition(';')[0]}, 28 min left"
+        assert hold_reason(settling, at(0), 50) == "Merges wait for load to settle, 28 min left"
 
     def test_sentence_of_a_gate_loses_its_backticks(self):
         reason = hold_reason(HoldView("disabled", None, None, None, at(0)), at(0))
