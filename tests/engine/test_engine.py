@@ -649,3 +649,12 @@ def test_tick_uses_fleet_arrived_or_decoded(monkeypatch):
     batch(3, layout(SegmentLayout.create(2, NOW - MINUTE)))
     assert batch(4, tick(2)).counts.evaluations == len(names) + 1
     assert laid_out == [0, len(names), 0, len(names), 1]
+
+
+def test_batch_that_fails_leaves_nothing_in_memory():
+    """Spark tries it again with the state before it: what the failure left half done must not be taken for that."""
+    bucket = Bucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(1, NOW)))
+    assert bucket.engine.has_decoded(0, bucket.packed.fingerprint)
+    bucket.engine.begin(0, bucket.packed, NOW + 1)
+    assert not bucket.engine.has_decoded(0, bucket.packed.fingerprint)
