@@ -71,6 +71,13 @@ def test_load_data_too_old_is_ignored():
     assert outcome(snapshot) == ("Skip", "OutDatedData")
 
 
+def test_oldest_load_data_that_counts_moves_as_much_as_new():
+    fresh, older = (cluster([0.9, 0.6, 0.3, 0.1], loads=(1, 2, 3)) for _ in range(2))
+    for broker in older["brokerLoadData"].values():
+        broker["updatedAt"] = NOW - 1_800_000
+    assert decided(older).decisions == decided(fresh).decisions != []
+
+
 def test_live_broker_without_load_ends_cycle():
     assert outcome(cluster([0.9, 0.1], availableBrokers={"b0": {}, "b1": {}, "b2": {}})) == ("Skip", "NoLoadData")
 
