@@ -12,12 +12,23 @@ from hypothesis import strategies as st
 
 from lake import retention_filter
 from lake.files import read_table, table_path
-from lake.forgotten import is_marked, retention_marks
+from lake.forgotten import is_marked, midnight_of, retention_marks
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
-from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES
 from tests.examples import examples
-from tests.local.lake import at, consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
+from tests.local.lake import (
+    at,
+    batch,
+    consumer_event,
+    decision,
+    hold,
+    layout_event,
+    layout_json,
+    outcome,
+    policy_event,
+    write,
+)
 
 DAY = date(2026, 11, 21)
 MIDNIGHT = 43_200
@@ -144,6 +155,18 @@ def test_newest_events_holds_and_policies_stay(tmp_path):
     # Of the layouts the newest of each cause, and the first of the epoch: since then it stands.
     assert kept == [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13, MIDNIGHT + 1]
     assert stored(lake, HOLDS, "seq") == [2, 4, 5, 6]
+
+
+def test_batches_stay_from_the_day_of_the_newest_kept_rows(tmp_path):
+    lake, later = str(tmp_path), DAY + timedelta(days=2)
+    write_horizon(lake, Horizon(midnight_of(later), "g", {}, frozenset(), [SnapshotPiece(b"", b"")], b""))
+    seconds = [*range(0, MIDNIGHT, 10_000), *range(MIDNIGHT, 3 * MIDNIGHT, 10_000)]
+    write(lake, hold(0), hold(1, seq=2), *(batch(number, second) for number, second in enumerate(seconds)))
+    assert forget_rows(lake, HOLDS, DAY, is_dry_run=False).rows == 1
+    forget_rows(lake, BATCHES, later, is_dry_run=False)
+    kept = stored(lake, BATCHES, "batch_id")
+    assert len(kept) < len(seconds)
+    assert {number for number, second in enumerate(seconds) if second >= MIDNIGHT} <= {*kept}
 
 
 def test_marks_never_go_back(tmp_path):
