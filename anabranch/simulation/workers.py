@@ -62,9 +62,13 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+        self.connection.close()
+
+    def end(self) -> None:
+        """End the process; whoever waits for an answer gets `WorkerLost`."""
         self._process.terminate()
         self._process.join()
-        self.connection.close()
 
     @property
     def pid(self) -> int | None:

@@ -41,6 +41,7 @@ from anabranch.web.pages import bundles, consumers, decision, operations, switch
 from anabranch.web.pages import fleet as fleet_page
 from anabranch.web.pages import reports as report_pages
 from anabranch.web.processes import NO_PROBES, Probes
+from anabranch.web.replays import REPLAYS
 from anabranch.web.sessions import BrowserSessions
 from anabranch.web.templating import FOLDER, environment, render
 from engine.autoscale.topics import ConfiguredPolicy
@@ -86,6 +87,7 @@ def create_app(
         finally:
             fleet.stop()
             probes.stop()
+            REPLAYS.stop()
             await asyncio.to_thread(follower.join, 5)
 
     app = Starlette(

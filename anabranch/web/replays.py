@@ -73,15 +73,21 @@ class Replays:
         if not self.lock.acquire(timeout=WAIT_SECONDS):
             raise ReplayBusy("too many are asking at this moment: load the page again")
         try:
-            self._worker = self._worker or Worker(Explainer)
-            self._worker.ask("explain", lake, topic, instant, segment, configured)
-            answer: Explained = self._worker.answer()
+            worker = self._worker = self._worker or Worker(Explainer)
+            worker.ask("explain", lake, topic, instant, segment, configured)
+            answer: Explained = worker.answer()
         except WorkerLost as error:
             self._worker = None
             raise ReplayBusy(f"{error}: load the page again") from error
         finally:
             self.lock.release()
         return answer
+
+    def stop(self) -> None:
+        """End the process, and with it a question that the page would wait for."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.end()
 
 
 REPLAYS = Replays()
