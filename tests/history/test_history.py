@@ -91,14 +91,16 @@ def test_window_parses_few_layouts_and_shows_the_same(tmp_path, monkeypatch):
     layouts.append((layouts[100][0], 150 * 60 - 30))
     on_record = (rows.layout_event(one.to_metadata().model_dump(mode="json", by_alias=True), at) for one, at in layouts)
     rows.write(lake, *on_record, rows.batch(0, 200 * 60))
-    whole, parsed = read_river(lake, rows.ORDERS), []
+    whole, parsed, since = read_river(lake, rows.ORDERS), [], 150 * 60 - 20
+    until = rows.at(since + 10)
+    short = read_river(lake, rows.ORDERS, rows.at(since), until)
+    assert short == read_river(lake, rows.ORDERS, until=until).within(rows.millis(since))
 
     def counted(topic, events, *rest):
         parsed.append(len(events))
         return river_of(topic, events, *rest)
 
     monkeypatch.setattr(record, "river_of", counted)
-    since = 150 * 60 - 20
     assert read_river(lake, rows.ORDERS, rows.at(since)) == whole.within(rows.millis(since))
     assert parsed == [LAYOUTS_BEFORE + 50]
 
