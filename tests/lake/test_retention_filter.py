@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from anabranch.cli.main import cli
 from lake import retention_filter
 from lake.files import read_table, table_path
 from lake.forgotten import is_marked, midnight_of, retention_marks
@@ -167,6 +170,18 @@ def test_batches_stay_from_the_day_of_the_newest_kept_rows(tmp_path):
     kept = stored(lake, BATCHES, "batch_id")
     assert len(kept) < len(seconds)
     assert {number for number, second in enumerate(seconds) if second >= MIDNIGHT} <= {*kept}
+
+
+def test_dry_run_counts_batches_as_after_the_other_cuts(tmp_path):
+    lake, own, days = str(tmp_path / "lake"), tmp_path / "own.toml", (datetime.now(timezone.utc).date() - DAY).days
+    write(
+        lake, hold(0), hold(1, seq=2), *(batch(number, second) for number, second in enumerate(range(0, 90_000, 9_000)))
+    )
+    kept = "".join(f"{name} = {days}\n" for name in ("segment_load", "events", "holds", "decisions", "batches"))
+    own.write_text(f'[lake]\npath = "{lake}"\n[retention]\n{kept}')
+    done = CliRunner().invoke(cli, ["--home", str(tmp_path), "--config", str(own), "lake", "retain"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^batches: [1-9]\d* rows of 1 days before 2026-11-21 ", done.output, re.MULTILINE), done.output
 
 
 def test_marks_never_go_back(tmp_path):
