@@ -12,13 +12,14 @@ from deltalake import DeltaTable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from anabranch.cli.commands.lake_retain import _drop_horizons
 from anabranch.cli.main import cli
 from lake import retention_filter
 from lake.files import read_table, table_path
 from lake.forgotten import is_marked, midnight_of, retention_marks
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
-from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, HORIZONS, OUTCOMES
 from tests.examples import examples
 from tests.local.lake import (
     at,
@@ -182,6 +183,18 @@ def test_dry_run_counts_batches_as_after_the_other_cuts(tmp_path):
     done = CliRunner().invoke(cli, ["--home", str(tmp_path), "--config", str(own), "lake", "retain"])
     assert done.exit_code == 0, done.output
     assert re.search(r"^batches: [1-9]\d* rows of 1 days before 2026-11-21 ", done.output, re.MULTILINE), done.output
+
+
+def test_horizon_of_clusters_stays_where_every_namespace_is_cut_later(tmp_path):
+    lake, days = str(tmp_path), [DAY, DAY + timedelta(days=1), DAY + timedelta(days=2)]
+    for day in days:
+        write_horizon(lake, Horizon(midnight_of(day), "g", {}, frozenset(), [SnapshotPiece(b"", b"")], b""))
+    seconds = (0, 1, MIDNIGHT, MIDNIGHT + 1, 3 * MIDNIGHT, 3 * MIDNIGHT + 1)
+    write(lake, *(hold(second, seq=number, subject=TOPICS[0]) for number, second in enumerate(seconds)))
+    assert forget_rows(lake, HOLDS, days[0], is_dry_run=False).rows
+    assert forget_rows(lake, HOLDS, days[2], is_dry_run=False, namespaces=["acme/shop"]).rows
+    _drop_horizons(lake)
+    assert {*stored(lake, HORIZONS, "day")} == {days[0], days[2]}
 
 
 def test_marks_never_go_back(tmp_path):
