@@ -47,7 +47,7 @@ def main(topics: int, days: int, policies: int, processes: int, scratch: str | N
         resource.getrusage(who).ru_maxrss // 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     print_row({"topic-hours": hours, "all, s": wall, "all, CPU s": cpu, "topic-hours a CPU s": hours / cpu})
-    print_row({"splits": ", ".join(f"{result.totals(name)['splits']:.0f}" for name in result.topics[0].guessed)})
+    print_row({"splits": ", ".join(f"{result.totals(name)['splits']:.0f}" for name in result.topics[0].assumed)})
     print_row({"MB": own, "MB of the largest other process": children})
 
 
