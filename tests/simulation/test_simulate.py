@@ -353,11 +353,19 @@ def test_summary_counts_one_and_parts_of_an_hour():
     assert whole.output.startswith("flat: 1 topic, 1 hour, 1 policy: 1 topic-hour in "), whole.output
 
 
-@pytest.mark.parametrize("arguments", [(), ("--policy", "default"), ("--hours", "24")])
-def test_missing_demand_or_policy_answered_with_a_command(arguments):
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        ((), "--demand day --policy default"),
+        (("--policy", "default"), "--demand day --policy default"),
+        (("--hours", "24"), "--demand day --policy default"),
+        (("--family", "bundles"), "--family bundles --policy 4.x"),
+    ],
+)
+def test_missing_demand_or_policy_answered_with_a_command(arguments, command):
     run = CliRunner().invoke(cli, ["whatif", "simulate", *arguments])
     said = " ".join(run.output.split())
-    assert (run.exit_code, "anabranch whatif simulate --demand day --policy default" in said) == (2, True), said
+    assert (run.exit_code, f"anabranch whatif simulate {command}" in said) == (2, True), said
 
 
 def test_example_of_the_help_runs():

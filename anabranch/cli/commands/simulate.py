@@ -32,7 +32,10 @@ _OF_AUTOSCALE = {
     name: f"--{name}" for name in ("demand", "profile", "topics", "hours", "peak", "since", "delay", "processes")
 }
 _OF_BUNDLES = {"shapes": "--shape", "settings": "--set", "seeds": "--seeds"}
-_EXAMPLE = "As in: anabranch whatif simulate --demand day --policy default --policy pip-483"
+_EXAMPLES = {
+    "autoscale": "As in: anabranch whatif simulate --demand day --policy default --policy pip-483",
+    "bundles": "As in: anabranch whatif simulate --family bundles --policy 4.x --policy AvgShedder+AvgShedder",
+}
 _INTERRUPTED = 130
 _MUCH = 50_000
 """Topic-hours from which on more processes are worth their start."""
@@ -169,7 +172,8 @@ def simulate_command(
         write_report(text, file, "profiles on weeks of demand")
         return
     if not policies:
-        raise click.UsageError(f"which policies, on which demand? {_EXAMPLE}")
+        question = "which policies, on which demand?" if family == "autoscale" else "which balancers?"
+        raise click.UsageError(f"{question} {_EXAMPLES[family]}")
     refuse_options(_OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES, f"--family {family}")
     if family == "bundles":
         from anabranch.cli.bundles.simulation import simulation_report
@@ -178,7 +182,7 @@ def simulate_command(
         write_report(text, file, printable(about))
         return
     if demand is None:
-        raise click.UsageError(f"on which demand? {_EXAMPLE}")
+        raise click.UsageError(f"on which demand? {_EXAMPLES[family]}")
     wanted = _demand(context, demand, topics, hours, peak, seed, since)
     delay_ms = _delay_ms(context, delay, demand, since, wanted.step_ms)
     named = _named_policies(policies, profile)
