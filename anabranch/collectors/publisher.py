@@ -37,10 +37,10 @@ _CONFIG = {
 class RecordPublisher:
     """Publishes to the brokers of `kafka`. One thread uses it."""
 
-    def __init__(self, kafka: KafkaConnection, unsaid: Callable[[KafkaRecord], None]) -> None:
-        """`unsaid` is told of an announcement that did not get to Kafka."""
+    def __init__(self, kafka: KafkaConnection, retract: Callable[[KafkaRecord], None]) -> None:
+        """`retract` is called with each announcement that did not reach Kafka."""
         self._kafka = kafka
-        self._unsaid = unsaid
+        self._retract = retract
         common = {**_CONFIG, "error_cb": self._on_error}
         self._samples = LastingProducer(
             kafka.librdkafka(
@@ -81,22 +81,22 @@ class RecordPublisher:
         return self.waiting < MAX_WAITING
 
     def announce(self, record: KafkaRecord) -> None:
-        """Hands over an announcement; `unsaid` is told if that fails, now or later."""
+        """Hand over an announcement; `retract` is called if that fails, now or later."""
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             self.waiting -= 1
             if error is None:
                 self._note(None)
             else:
-                self._unsaid(record)
+                self._retract(record)
                 self._note(f"announcements do not reach Kafka at {self._kafka.bootstrap}: {error.str()}")
 
         try:
             self._events.produce(record.source, record.value, record.key, delivered)
         except BufferError:
-            self._unsaid(record)
+            self._retract(record)
         except KafkaException as error:
-            self._unsaid(record)
+            self._retract(record)
             self._note(f"announcements cannot be sent to Kafka at {self._kafka.bootstrap}: {error}")
         else:
             self.waiting += 1

@@ -187,7 +187,7 @@ class _ConnectionCheck(threading.Thread):
     """Find out whether a new client sees Kafka while another does not."""
 
     def __init__(self, producer: Producer, make: Callable[[], Producer]) -> None:
-        super().__init__(name="hearing", daemon=True)
+        super().__init__(name="connection-check", daemon=True)
         self.checked, self._make = producer, make
         self.replacement: Producer | None = None
         """The new client, if it sees Kafka and the other does not."""
