@@ -235,5 +235,5 @@ def manage_tasks(task: Task, idle_seconds: float = MAX_IDLE_SECONDS) -> NoReturn
 
 
 def speaks_by_unix_sockets() -> bool:
-    """Return whether Spark's settings are those that `manage` supports."""
+    """Return whether Spark's settings are those that `manage_tasks` supports."""
     return os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true"
