@@ -113,7 +113,7 @@ def _integrity(settings: Settings, lake: WholeTables) -> dict[str, Any]:
     events, dead_letters = lake.rows(EVENTS), lake.rows(DEAD_LETTERS)
     checks = check_integrity(
         lake.rows(BATCHES),
-        lake.committed(DECISIONS),
+        lake.rows(DECISIONS),
         lake.rows(HOLDS),
         lake.rows(OUTCOMES),
         events,

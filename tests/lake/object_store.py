@@ -10,7 +10,10 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Literal, NamedTuple
@@ -24,8 +27,6 @@ import pytest
 from anabranch.local.processes import tethered
 
 BUCKET = "/bucket"
-TIME = "2026-01-01T00:00:00.000Z"
-HTTP_TIME = "Thu, 01 Jan 2026 00:00:00 GMT"
 Fault = Literal["", "refused", "answer lost", "condition ignored"]
 """A put is answered with 503 before or after it is stored, or commits overwrite others, two at a time."""
 
@@ -103,6 +104,8 @@ class _Store(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, bytes] = {}
+        self.modified_at: dict[str, float] = {}
+        """By key, seconds since 1970: whoever cleans Delta's log goes by it."""
         self.requests: list[Request] = []
         self.fault: tuple[Fault, int] = ("", 1)
         self.puts = count(1)
@@ -150,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if "partNumber" in self._query:
                     store.parts.setdefault(key, {})[int(self._query["partNumber"])] = body
                 elif not exists:
-                    store.objects[key] = body
+                    store.objects[key], store.modified_at[key] = body, time.time()
         self._answer("PUT", key, 503 if fails else 412 if exists else 200)
 
     def do_POST(self) -> None:
@@ -168,6 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             with store.lock:
                 store.objects[key] = b"".join(part for _, part in sorted(store.parts.pop(key).items()))
+                store.modified_at[key] = time.time()
             body = "<CompleteMultipartUploadResult><ETag>1</ETag></CompleteMultipartUploadResult>"
         self._answer("POST", key, 200, body.encode())
 
@@ -201,6 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         prefix, after = query.get("prefix", ""), query.get("start-after", "")
         with self.server.lock:
             sizes = {key: len(body) for key, body in self.server.objects.items()}
+            times = {key: datetime.fromtimestamp(self.server.modified_at[key], timezone.utc) for key in sizes}
         keys, folders = [], set()
         for key in sorted(key for key in sizes if key.startswith(prefix) and key > after):
             folder, delimiter, _ = key[len(prefix) :].partition("/")
@@ -209,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 keys.append(key)
         contents = [
-            f"<Contents><Key>{escape(key)}</Key><LastModified>{TIME}</LastModified><ETag>1</ETag>"
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{times[key]:%FT%TZ}</LastModified><ETag>1</ETag>"
             f"<Size>{sizes[key]}</Size></Contents>"
             for key in keys
         ]
@@ -224,7 +229,8 @@ class _Handler(BaseHTTPRequestHandler):
         if method:
             self.server.requests.append(Request(method, key, status))
         self.send_response(status)
-        headers = {"Content-Length": str(len(body)), "Last-Modified": HTTP_TIME, "ETag": '"1"', **(more or {})}
+        modified = formatdate(self.server.modified_at.get(key, 0), usegmt=True)
+        headers = {"Content-Length": str(len(body)), "Last-Modified": modified, "ETag": '"1"', **(more or {})}
         for name, value in headers.items():
             if status != 204 or name != "Content-Length":
                 self.send_header(name, value)

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from anabranch.history.latencies import distribution, latencies
 from anabranch.local.offsets import end_offsets, unread_ticks
@@ -117,6 +119,19 @@ def test_counts_cover_run_and_checks_whole_lake(home):
     assert not report["integrity"]["ok"]
     assert report["partEvents"][0] == "stream died"
     assert "BROKEN: appliedTwice: 1" in report_text(report)
+
+
+def test_sequences_outlive_a_cleaned_log(home):
+    for seq in (1, 2, 3):
+        write(home.lake_path, decision(seq, seq))
+    table = DeltaTable(f"{home.lake_path}/decisions")
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    with pytest.raises(DeltaError):
+        table.load_cdf(starting_version=0)
+    write(home.lake_path, decision(4, 4))
+    assert build_report(home, PARTS, at(0), at(10))["integrity"]["sequenceGaps"] == []
 
 
 def test_latencies_measured_from_newest_batch_event():
