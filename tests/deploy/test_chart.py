@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,15 +110,45 @@ def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, values):
 
 @pytest.mark.process
 def test_gate_fails_on_forbidden_differences(helm, tmp_path):
-    for allowed, codes in (("false", (0, 1, 3)), ("true", (0, 0, 3))):
+    for allowed, option in (("false", ""), ("true", " --allow-differences")):
         done = rendered(helm, "shadow", "--set", f"upgradeGate.allowDifferences={allowed}")
         script = pods(objects(done))["x-gate"]["containers"][0]["args"][0]
-        program = tmp_path / "anabranch"
-        for answer, code in zip((0, 1, 3), codes, strict=True):
-            program.write_text(f"#!/bin/sh\nexit {answer}\n")
-            program.chmod(0o755)
-            run = subprocess.run(["sh", "-ec", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=30)
-            assert run.returncode == code
+        for answer in (0, 1, 3):
+            code, called = run_script(script, tmp_path, f"exit {answer}")
+            assert (code, called) == (answer, [f"decisions replay --since 1d ago{option}"])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("files", "count", "code", "called"),
+    [
+        # A rebuilt checkpoint has no commits before the job's first batch.
+        (["metadata"], "echo 3", 0, []),
+        (["spark.lock"], "echo 0", 0, ["lake create", "sql"]),
+        ([], "echo '[{\"n\": 3}]'", 0, ["lake create", "sql", "lake state rebuild"]),
+        ([], "exit 3", 3, ["lake create", "sql"]),
+    ],
+    ids=["kept", "new", "lost", "unreadable"],
+)
+def test_lost_checkpoint_is_rebuilt_unless_the_lake_is_new(helm, tmp_path, files, count, code, called):
+    script = pods(objects(rendered(helm, "shadow")))["x-job"]["initContainers"][0]["args"][0]
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    for name in files:
+        (checkpoint / name).touch()
+    script = script.replace("/var/lib/anabranch/checkpoint", str(checkpoint))
+    done, calls = run_script(script, tmp_path, f'[ "$1" != sql ] || {{ {count}; exit; }}')
+    assert (done, [call.partition(" --output")[0] for call in calls]) == (code, called)
+
+
+def run_script(script: str, folder: Path, answer: str) -> tuple[int, list[str]]:
+    """Run a pod's script with a program `anabranch` that does `answer`; return its exit code and the calls."""
+    program, calls = folder / "anabranch", folder / "calls"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{answer}\n')
+    program.chmod(0o755)
+    calls.write_text("")
+    done = subprocess.run(["sh", "-ec", script], env={"PATH": f"{folder}:/usr/bin:/bin"}, timeout=30)
+    return done.returncode, calls.read_text().splitlines()
 
 
 @pytest.mark.process

@@ -185,5 +185,7 @@ def test_exit_code_of_replay_tells_of_differences(tmp_path):
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path}/other"\n')
     different = run()
     assert different.exit_code == 1
+    assert run("--allow-differences").exit_code == 0
+    assert run("--allow-differences", "--since", "2030-01-01T00:00:00Z").exit_code == 1
     assert different.output.startswith("different: topic://acme/shop/t0 at 2025-11-20 17:33:21 UTC: on record is hold")
     assert json.loads(run("--output", "json").output)["differences"] > 0

@@ -24,6 +24,7 @@ from schemas.printable import printable
 @click.option("--topics", metavar="NAMES", help="Of these alone, separated by commas; each as in `anabranch explain`.")
 @click.option("--clusters", metavar="NAMES", help="Of these clusters with bundles alone, separated by commas.")
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
+@click.option("--allow-differences", is_flag=True, help="Exit code 0 with differences, not with nothing to compare.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def replay_command(
@@ -33,6 +34,7 @@ def replay_command(
     topics: str | None,
     clusters: str | None,
     scratch: Path | None,
+    allow_differences: bool,
     output: str,
 ) -> None:
     """Decide everything on record again, and compare.
@@ -109,7 +111,7 @@ def replay_command(
         )
     if not results.decisions + results.holds + results.evaluations:
         raise click.ClickException(f"nothing is on record in {lake} to compare: see --since, --until and --topics")
-    ctx.exit(FOUND if results.differences else 0)
+    ctx.exit(FOUND if results.differences and not allow_differences else 0)
 
 
 def _groups(lake: str, names: Sequence[str] | None) -> list[Sequence[str] | None]:
