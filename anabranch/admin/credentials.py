@@ -111,7 +111,7 @@ class ClientCredentials:
             return True
 
     def _ask(self) -> tuple[str, float]:
-        key = _read_key(self._provider.key_file)
+        key = read_key(self._provider.key_file)
         issuer = (self._provider.issuer or key.get("issuer_url", "")).rstrip("/")
         if not issuer:
             raise NoToken("nobody is named who gives tokens: set [controller] oauth2_issuer")
@@ -177,7 +177,8 @@ def _error_in(answer: Any) -> str:
     return f": {', '.join(words)}" if words else ""
 
 
-def _read_key(file: Path) -> dict[str, str]:
+def read_key(file: Path) -> dict[str, str]:
+    """Return the contents of a key file. Raises `NoToken`."""
     try:
         key = json.loads(file.read_text())
     except OSError as error:

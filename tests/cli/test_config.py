@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner, Result
 
 from anabranch.cli.main import cli
@@ -36,9 +37,19 @@ def test_shown_variables_give_the_same_settings(tmp_path):
     assert load_settings([], tmp_path, variables) == load_settings([tmp_path / "anabranch.toml"], tmp_path, {})
 
 
-def test_check_names_the_file_that_is_missing(tmp_path):
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("alerts", "rules"),
+        ("stream", "spark_conf"),
+        ("controller", "tokens_file"),
+        ("controller", "oauth2_key"),
+        ("web", "tokens_file"),
+    ],
+)
+def test_check_names_the_file_that_is_missing(tmp_path, section, key):
     assert run(tmp_path, "check").exit_code == 0
-    (tmp_path / "anabranch.toml").write_text('[alerts]\nrules = "nowhere.yaml"\n')
+    (tmp_path / "anabranch.toml").write_text(f'[{section}]\n{key} = "nowhere.yaml"\n')
     checked = run(tmp_path, "check")
     assert (checked.exit_code, "nowhere.yaml" in checked.output) == (1, True)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -67,17 +69,32 @@ def completion(shell: str) -> None:
 @config_command.command("check")
 @click.pass_obj
 def check_settings(context: Context) -> None:
-    """Check the settings and the files that they name: policy, alert rules, certificates. Calls nobody.
+    """Check the settings and the files that they name: policy, rules, certificates, keys, tokens. Calls nobody.
 
     Exit code 1: a file is missing or wrong; 2: a setting is.
     """
+    from anabranch.admin.credentials import NoToken, read_key
     from anabranch.alerts.rules import RulesError, read_rules
+    from anabranch.auth.tokens import TokensError, read_tokens
     from schemas.settings.root import SettingsError
     from streaming.job.policy import configured_policy
 
     settings = context.settings
     problems = []
+
+    def read_named(read: Callable[[Path], object], file: str) -> None:
+        if file:
+            read(settings.path(file))
+
+    def find_spark_conf() -> None:
+        if not (file := settings.path(settings.stream.spark_conf)).is_file():
+            raise SettingsError(f"there is no file {file}, [stream] spark_conf")
+
     for look in (
+        find_spark_conf,
+        lambda: read_named(read_key, settings.controller.oauth2_key),
+        lambda: read_named(read_tokens, settings.controller.tokens_file),
+        lambda: read_named(read_tokens, settings.web.tokens_file),
         lambda: configured_policy(settings),
         lambda: read_rules(settings.path(settings.alerts.rules)),
         settings.kafka_connection,
@@ -91,7 +108,7 @@ def check_settings(context: Context) -> None:
     ):
         try:
             look()
-        except (SettingsError, RulesError) as error:
+        except (SettingsError, RulesError, NoToken, TokensError) as error:
             problems.append(str(error))
     for problem in dict.fromkeys(problems):
         click.echo(problem)
