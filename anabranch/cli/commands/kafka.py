@@ -52,8 +52,8 @@ def create_missing(context: Context, replication_factor: int, output: str, clust
         for topic in topics
         if topic.name not in existing
     ]
-    failed = 0
-    for name, future in (admin.create_topics(new, operation_timeout=SECONDS) if new else {}).items():
+    failed, limits = 0, {"operation_timeout": SECONDS, "request_timeout": SECONDS}
+    for name, future in (admin.create_topics(new, **limits) if new else {}).items():
         try:
             future.result(SECONDS + 10)
             click.echo(f"created {name}")
