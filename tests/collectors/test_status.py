@@ -100,14 +100,15 @@ def test_prometheus_gets_every_metric_of_the_page():
 
 @pytest.mark.process
 def test_doctor_reports_collector_gaps_or_absence(tmp_path):
-    file = home_with(tmp_path)
-    file.write_text(file.read_text() + f'\n[collect]\nfolder = "{tmp_path}"\n')
+    file, status_file = home_with(tmp_path), tmp_path / "collect" / STATUS_FILE
 
     def found():
-        return {one.check: one for one in examine(HOME, [file]) if one.check.startswith("collector")}
+        findings = {one.check: one for one in examine(HOME, [file])}
+        assert findings["settings"].ok
+        return {name: one for name, one in findings.items() if name.startswith("collector")}
 
     assert found() == {}
-    write_status(tmp_path / STATUS_FILE, status())
+    write_status(status_file, status())
     told = found()
     assert told["collector"].ok
     assert "topic://a/b/c/7" in told["collector's coverage"].found
@@ -115,13 +116,11 @@ def test_doctor_reports_collector_gaps_or_absence(tmp_path):
     assert not told["collector's view"].ok
     assert not told["collector's coverage"].ok
     answering = [one for one in status().brokers if one.answers]
-    write_status(tmp_path / STATUS_FILE, status(brokers=answering, troubles=[]))
+    write_status(status_file, status(brokers=answering, troubles=[]))
     assert all(one.ok for one in found().values())
-    write_status(
-        tmp_path / STATUS_FILE, status(brokers=answering, troubles=[], topics_unread=998, consumers_unread=999)
-    )
+    write_status(status_file, status(brokers=answering, troubles=[], topics_unread=998, consumers_unread=999))
     assert not found()["collector's coverage"].ok
     told = "not read yet: the layouts of 998 topics, the consumers of 999 topics"
     assert told in found()["collector's coverage"].found
-    write_status(tmp_path / STATUS_FILE, status(at=0))
+    write_status(status_file, status(at=0))
     assert "has not been heard of" in found()["collector"].found
