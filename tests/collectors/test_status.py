@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client import generate_latest
 
+from anabranch.cli.main import cli
 from anabranch.collectors.metrics import OF_BROKERS, OF_COLLECTOR, CollectorMeter
 from anabranch.collectors.status import (
     STATUS_FILE,
@@ -73,6 +75,15 @@ def test_status_is_complete_when_all_was_read(unread):
     assert status(**whole).is_complete
     assert not status(**whole, **{unread: 1}).is_complete
     assert "not read yet" in describe_status(status(**whole, **{unread: 1}))
+
+
+@pytest.mark.parametrize(("records", "code"), [({}, 0), ({"waiting": 1}, 1), ({"lost": 1}, 1)], ids=str)
+def test_once_fails_unless_kafka_has_everything(monkeypatch, records, code):
+    answering = [one for one in status().brokers if one.answers]
+    found = status(brokers=answering, troubles=[], **records)
+    monkeypatch.setattr("anabranch.collectors.pulsar.process.collect_pulsar", lambda *_, **__: found)
+    done = CliRunner().invoke(cli, ["serve", "collector", "pulsar", "--once"])
+    assert (done.exit_code, "1 record did not reach Kafka" in done.stderr) == (code, bool(records))
 
 
 def test_almost_all_segments_are_not_all():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.reports import quantity
 from schemas.bundles import Profile
 from schemas.printable import printable
 
@@ -92,6 +93,10 @@ def _report_status(status: CollectorStatus, once: bool, output: str) -> None:
     if once and not status.topics_listed:
         raise click.ClickException(
             "no topic was found: is one there that the token may see, and in [collect] namespaces, if these are set?"
+        )
+    if once and (missing := status.waiting + status.lost):
+        raise click.ClickException(
+            f"{quantity(missing, 'record')} did not reach Kafka: see [kafka], and anabranch kafka check"
         )
     if once and not status.is_complete:
         raise click.exceptions.Exit(1)

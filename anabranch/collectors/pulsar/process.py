@@ -27,7 +27,7 @@ STALLED_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
 """Longest wait at a stop for Kafka's confirmations; what is left is said by the next one that starts."""
 ONCE_SECONDS = 30.0
-"""Longest time for `once`, and as long again for each 1,000 topics."""
+"""Longest time for `once`, and as long again for each 1,000 topics; then again until Kafka has confirmed all."""
 
 
 def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> CollectorStatus:
@@ -74,7 +74,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     finally:
         collector.close()
         transport.close()
-        missing = publisher.close(CLOSE_SECONDS)
+        missing = publisher.close(ONCE_SECONDS if once else CLOSE_SECONDS)
         if missing:
             log.warning("%d records are not confirmed by Kafka: the next start says them again", missing)
         with contextlib.suppress(OSError):
