@@ -65,6 +65,16 @@ class Evaluator:
         """Return the pending and firing alerts."""
         return list(self._record.alerts.values())
 
+    @property
+    def shortfall(self) -> str | None:
+        """Return what the last round left undone; None: nothing."""
+        untold = [name for name, notifier in self._notifiers.items() if notifier.fault is not None]
+        if not self.rounds:
+            return "the rules were not evaluated"
+        if self.faults:
+            return f"rules that cannot be evaluated: {', '.join(self.faults)}"
+        return f"destinations that were not told: {', '.join(untold)}" if untold else None
+
     def run(self, stop: threading.Event, each: Callable[[Evaluator], None] = lambda _: None) -> None:
         """Run rounds until `stop`; retry when the lake cannot be read or written. Raises `LeaseLost`."""
         while not stop.is_set():

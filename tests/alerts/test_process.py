@@ -184,6 +184,8 @@ def test_command_shows_alerts_and_checks_rules(tmp_path):
                 }
             )
         )
+        ended = subprocess.run(alerts.command("--once"), cwd=PROJECT, capture_output=True, text=True, check=False)
+        assert (ended.returncode, "cannot be evaluated: Nameless, Reserved\n" in ended.stderr) == (1, True)
         code, words = said("check")
         assert code == 1
         assert re.findall(r"^(\w+): the column (\S+) cannot be a label", words, re.MULTILINE) == [

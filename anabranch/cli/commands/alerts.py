@@ -47,9 +47,11 @@ def alerts_command(ctx: click.Context, once: bool) -> None:
 
     with _errors(context):
         try:
-            evaluate_alerts(context.settings, click.echo, once=once)
+            evaluator = evaluate_alerts(context.settings, click.echo, once=once)
         except MetricsError as error:
             raise click.ClickException(str(error)) from error
+    if once and (shortfall := evaluator.shortfall):
+        raise click.ClickException(shortfall)
 
 
 @alerts_command.command("list")
