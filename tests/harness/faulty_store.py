@@ -3,6 +3,10 @@
 Writers append rows as the executors of different shards do, two to each table, through a proxy that answers a part of
 the requests with 503, late, or not at all after they took effect, and that is away for a while. Then each row must be
 in its table exactly once; the exit code is 1 otherwise.
+
+In the outage delta-rs (1.6) prints "panicked … buffered.rs … Already shut down": it gives up a failed upload, catches
+the panic of that itself, and raises the upload's error. A panic that came through would end its writer, and the run
+with 1.
 """
 
 from __future__ import annotations
