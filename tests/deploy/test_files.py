@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 
+from deploy.sbom import bill_of_materials
 from schemas.settings.root import load_settings
 from tests.deploy.programs import installed_program
 from tests.docs.guides import blocks
@@ -116,6 +118,26 @@ def test_images_install_nothing_without_a_hash():
     assert [command for command in installs if "--require-hashes" not in command] == [
         "pip install --no-cache --no-deps ./anabranch-*.whl"
     ]
+
+
+def test_bill_of_materials_lists_packages_and_jars(tmp_path):
+    jar = tmp_path / "spark" / "commons-pool2-2.13.1.jar"
+    jar.parent.mkdir()
+    jar.write_bytes(b"abc")
+    bill = bill_of_materials(tmp_path)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    by_name = {component["name"]: component for component in bill["components"]}
+    assert by_name["commons-pool2"]["version"] == "2.13.1"
+    # Of FIPS 180-4: the digest of these three letters.
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert by_name["commons-pool2"]["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    assert by_name["deltalake"]["purl"] == f"pkg:pypi/deltalake@{version('deltalake')}"
+
+
+def test_each_image_writes_its_bill():
+    stages = (DEPLOY / "Containerfile").read_text().split("\nFROM ")
+    writes = [stage.split()[2] for stage in stages if "> /opt/anabranch/sbom.json" in stage]
+    assert writes == ["built", "built-job"]
 
 
 @pytest.mark.process

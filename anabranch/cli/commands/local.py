@@ -42,7 +42,7 @@ def setup(context: Context, quiet: bool, pulsar: bool) -> None:
         jars = ensure_jars(context.settings, say)
         if pulsar:
             ensure_pulsar(context.settings, say)
-        for name in ("spark", "kafka", *(["pulsar"] if pulsar else [])):
+        for name in ("spark", *(["pulsar"] if pulsar else [])):
             ensure_archive(context.settings, name, say)
     except SetupError as error:
         raise click.ClickException(str(error)) from error
