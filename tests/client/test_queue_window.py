@@ -200,6 +200,15 @@ def test_lost_lease_repeats_from_the_position(consumer: QueueConsumer, kafka: ty
         consumer.acknowledge(messages[1])
 
 
+def test_new_lease_of_a_paused_segment_is_read(consumer: QueueConsumer, kafka: type[MemoryKafka]) -> None:
+    kafka.ends[NAMES[0]] = 100
+    wait_until(lambda: NAMES[0] in kafka.members and kafka.members[NAMES[0]].is_paused, 60)
+    kafka.members[NAMES[0]].expel()
+    wait_until(lambda: not kafka.members[NAMES[0]].is_new, 60)
+    # Those before the new lease may come first.
+    assert 5 in [message.offset() for message in receive(consumer, 10)]
+
+
 def test_sealed_segment_is_left_when_read(consumer: QueueConsumer, kafka: type[MemoryKafka]) -> None:
     kafka.ends[NAMES[0]] = 3
     messages = receive(consumer, 2)

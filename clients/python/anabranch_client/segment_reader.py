@@ -171,7 +171,7 @@ class SegmentReader:
         now = time.monotonic()
         if not is_full:
             self._full_since = None
-            if self._is_paused:
+            if self._is_paused and self.is_owner:
                 self._consumer.resume(self._consumer.assignment())
                 self._is_paused = False
             return True
@@ -275,11 +275,14 @@ class SegmentReader:
         own = [each for each in partitions if each.partition == self.segment.partition]
         if len(own) < len(partitions):
             self._consumer.assign(own)
+        if self._is_paused:
+            # librdkafka keeps a partition paused beyond its assignment.
+            self._consumer.resume(own)
+            self._is_paused = False
         with self._changed:
             if own and not self.is_releasing:
                 self.lease += 1
                 self.is_owner = True
-                self._is_paused = False
                 self.acknowledged = self.committed = self._fetched = self._end = -1
                 self._changed.notify_all()
 
