@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
+import confluent_kafka
 import pytest
 
+from anabranch_client import transactions
 from anabranch_client.config import ProducerSettings, split_settings
 from anabranch_client.controller import Controller
 from anabranch_client.errors import ClientSettingsError
+from anabranch_client.transactions import TransactionalProducer
 
 KAFKA = {"bootstrap.servers": "kafka:9092", "security.protocol": "SASL_SSL", "sasl.password": "secret"}
 URL = {"anabranch.controller.url": "http://one:8080, http://two:8080/"}
@@ -56,3 +61,21 @@ def test_wrong_setting_is_refused_with_reason(config: dict[str, object], reason:
 def test_token_goes_to_trusted_addresses_only(base: str, target: str, is_admitted: bool) -> None:
     config = {**KAFKA, "anabranch.controller.url": base, "anabranch.controller.token": "t0ken"}
     assert Controller(split_settings(config)[0])._admits(target) is is_admitted
+
+
+def test_transactions_are_bounded_and_create_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, object] = {}
+
+    def refuse(settings: dict[str, object]) -> None:
+        options.update(settings)
+        raise confluent_kafka.KafkaException
+
+    monkeypatch.setattr(transactions, "LayoutWatch", MagicMock())
+    monkeypatch.setattr(confluent_kafka, "Producer", refuse)
+    with pytest.raises(ClientSettingsError):
+        TransactionalProducer(
+            {**KAFKA, **URL, "queue.buffering.max.messages": 7}, "topic://acme/shop/orders", "orders-1"
+        )
+    assert options["allow.auto.create.topics"] is False
+    assert options["queue.buffering.max.messages"] == 7
+    assert options["queue.buffering.max.kbytes"] == 131_072

@@ -132,7 +132,10 @@ PRODUCER_OPTIONS: dict[str, Any] = {
     "queue.buffering.max.messages": 0,
     "queue.buffering.max.kbytes": 2_147_483_647,
 }
-"""Those of the producer's Kafka client; it bounds its memory itself."""
+"""Those of a producer's Kafka client. Without them a late message would create a deleted segment again, and be lost.
+
+`Producer` bounds its memory itself.
+"""
 _CONSUMER_NEEDS = {
     "enable.auto.commit": ("false",),
     "auto.offset.reset": ("earliest", "smallest", "beginning"),
@@ -174,6 +177,14 @@ class ProducerSettings:
     def own_linger_ms(self) -> float:
         """The producer's part of it."""
         return min(self.linger_ms, LINGER_MS) / 2
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """Bounds of the memory, for a Kafka client that keeps them itself."""
+        return {
+            "queue.buffering.max.messages": min(self.max_messages, 2**31 - 1),
+            "queue.buffering.max.kbytes": self.max_bytes // 1024,
+        }
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ProducerSettings:

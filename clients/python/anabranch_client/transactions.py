@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from anabranch_client.config import ProducerSettings, kafka_client
+from anabranch_client.config import PRODUCER_OPTIONS, ProducerSettings, kafka_client
 from anabranch_client.controller import Controller
 from anabranch_client.errors import (
     AnabranchError,
@@ -64,8 +64,8 @@ class TransactionalProducer:
         try:
             if not self._watch.first(timeout).has_transactions:
                 raise ClientSettingsError(f"{self.topic} is not for transactions: create it with transactions=true")
-            options = {"enable.idempotence": True, "transactional.id": transactional_id}
-            self._kafka = kafka_client(confluent_kafka.Producer, {**settings.kafka, **options})
+            options = {**settings.kafka, **PRODUCER_OPTIONS, **settings.bounds, "transactional.id": transactional_id}
+            self._kafka = kafka_client(confluent_kafka.Producer, options)
             self._finish(self._kafka.init_transactions, time.monotonic() + timeout)
         except KafkaException as error:
             self._watch.close()
