@@ -39,8 +39,11 @@ from anabranch_client.watch import LayoutWatch
 
 HEADER = "anabranch.transaction"
 TIMEOUT_SECONDS = 60.0
-SUCCESSOR_SECONDS = 60.0
-"""Longest wait for the layout without a segment that has refused a message; after it, the message is at fault."""
+SUCCESSOR_SECONDS = 120.0
+"""Longest wait for the layout without a segment that has refused a message; after it, the message is at fault.
+
+Longer than Kafka takes to end what a killed producer has left open, 60 and 10 s: only then is the segment sealed.
+"""
 
 
 class TransactionalProducer:
