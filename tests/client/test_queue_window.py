@@ -186,6 +186,22 @@ def test_negative_acknowledgement_repeats_once(consumer: QueueConsumer, kafka: t
     assert kafka.committed[NAMES[0]] == 10
 
 
+def test_message_that_always_fails_lets_others_through(consumer: QueueConsumer, kafka: type[MemoryKafka]) -> None:
+    kafka.ends[NAMES[0]] = 10
+    acknowledged: set[int] = set()
+
+    def is_done() -> bool:
+        for message in consumer.consume(1, 60):
+            if message.offset() == 0:
+                consumer.negative_acknowledge(message)
+            else:
+                consumer.acknowledge(message)
+                acknowledged.add(message.offset())
+        return len(acknowledged) == 9
+
+    wait_until(is_done, 60)
+
+
 def test_lost_lease_repeats_from_the_position(consumer: QueueConsumer, kafka: type[MemoryKafka]) -> None:
     kafka.ends[NAMES[0]] = 4
     messages = receive(consumer, 4)

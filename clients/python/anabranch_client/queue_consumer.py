@@ -58,6 +58,8 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
         """Names of sealed segments that are read."""
         self._again: OrderedDict[tuple[QueueReader, int, int], ReceivedMessage] = OrderedDict()
         """Negatively acknowledged messages by reader, lease and offset."""
+        self._is_new_turn = False
+        """True after repeated messages: then new ones come first."""
         self._layout: Layout | None = None
         self._watch = LayoutWatch(Controller(settings), topic, self._wake_up)
         self.topic = self._watch.topic
@@ -75,11 +77,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
             while True:
                 self._check_open()
                 self._follow_layout()
-                messages = (
-                    []
-                    if self._is_paused
-                    else self._repeated_messages(num_messages) or self._next_messages(num_messages)
-                )
+                messages = [] if self._is_paused else self._take_messages(num_messages)
                 left = end - time.monotonic()
                 if messages or left <= 0:
                     return messages
@@ -145,6 +143,17 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
         reader = QueueReader(consumed, self._kafka, self._changed)
         reader.is_sealed = not segment.is_active
         self._begin(reader)
+
+    def _take_messages(self, limit: int) -> list[ReceivedMessage]:
+        """Take repeated or new messages, in turn where there are both: one that always fails does not stop the rest."""
+        sources = [self._repeated_messages, self._next_messages]
+        if self._is_new_turn:
+            sources.reverse()
+        messages = sources[0](limit)
+        if messages:
+            self._is_new_turn = not self._is_new_turn
+            return messages
+        return sources[1](limit)
 
     def _repeated_messages(self, limit: int) -> list[ReceivedMessage]:
         """Take messages that were negatively acknowledged, if they may still be acknowledged here."""
