@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_client import queue_consumer, segment_reader
-from anabranch_client.errors import AssignmentLost, TopicRemoved
+from anabranch_client.errors import AssignmentLost, ClientSettingsError, TopicRemoved
 from anabranch_client.layout import Layout
 from anabranch_client.queue_consumer import QueueConsumer
 from anabranch_client.queue_reader import OffsetWindow
@@ -240,6 +240,18 @@ def test_sealed_segment_is_left_when_read(consumer: QueueConsumer, kafka: type[M
     wait_until(lambda: consumer.consume(1, 0) == [] and consumer.assignment() == [1, 2], 60)
     assert kafka.committed == {NAMES[0]: 4, NAMES[1]: 2, NAMES[2]: 2}
     assert NAMES[0] not in kafka.members
+
+
+def test_reader_that_cannot_start_is_tried_again(
+    consumer: QueueConsumer, kafka: type[MemoryKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.ends[NAMES[2]] = 1
+    consumer._watch.layout = layout(1)  # type: ignore[misc]
+    with monkeypatch.context() as context:
+        context.setattr(segment_reader, "Consumer", lambda _: int("no thread"))
+        with pytest.raises(ClientSettingsError):
+            consumer.consume(1, 60)
+    assert [message.segment() for message in receive(consumer, 1)] == [2]
 
 
 def test_deleted_topic_is_an_error(consumer: QueueConsumer) -> None:

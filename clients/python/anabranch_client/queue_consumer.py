@@ -126,7 +126,6 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
         self._finished &= segments.keys()
         for name in self._readers.keys() - segments.keys():
             self._end(self._readers[name])
-        self._layout = layout
         for name, reader in self._readers.items():
             reader.is_sealed = not segments[name].is_active
         room = MAX_SEALED_READERS - sum(reader.is_sealed for reader in self._readers.values())
@@ -136,6 +135,8 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
             room -= not segment.is_active
             if segment.is_active or room >= 0:
                 self._start_reader(segment)
+        # Last: if a reader cannot be started, the next call tries again.
+        self._layout = layout
 
     def _start_reader(self, segment: LayoutSegment) -> None:
         group = group_id(segment.name, self.subscription)
