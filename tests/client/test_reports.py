@@ -13,13 +13,14 @@ from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from anabranch_client import producer as module
 from anabranch_client.errors import (
     AnabranchError,
     ClientClosed,
     ClientSettingsError,
+    DeliveryError,
     MessageDiscarded,
     QueueFull,
     TopicRemoved,
@@ -293,6 +294,15 @@ def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) 
     assert len(reported) == len(set(reported))
     assert set(accepted) <= set(reported) <= set(accepted) | doubtful
     assert (producer._reports.count, producer._reports.bytes) == (0, 0)
+
+
+def test_ended_kafka_client_says_what_to_do(kafka: AnsweringKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    monkeypatch.setattr(kafka, "produce", refuse)
+    with Producer(CONFIG, TOPIC) as producer, pytest.raises(DeliveryError, match="create another one"):
+        producer.produce(b"0", b"key")
 
 
 def test_flush_waits_while_another_thread_reports(kafka: AnsweringKafka) -> None:

@@ -73,7 +73,7 @@ class DeliveryTimeout(DeliveryError):
 
 
 class MessageDiscarded(DeliveryError):
-    """The producer was closed before Kafka acknowledged the message; Kafka may have stored it."""
+    """The producer ended before Kafka acknowledged the message; Kafka may have stored it."""
 
 
 class TransactionAborted(AnabranchError):
@@ -105,6 +105,8 @@ def delivery_error(error: KafkaError) -> DeliveryError:
         return DeliveryTimeout(f"{text}: check Kafka, and produce again if a second copy does no harm", code)
     if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
         return discarded_error(code)
+    if code == KafkaError._FATAL:
+        return DeliveryError(f"{text}: Kafka's client has ended; close this producer and create another one", code)
     if code == KafkaError.INVALID_TIMESTAMP:
         return DeliveryError(f"{text}: give a time stamp at most an hour ahead of the broker's clock", code)
     return DeliveryError(f"Kafka does not store the message: {error.name()}: {text}", code)
@@ -119,8 +121,12 @@ def successor_timeout(topic: str, segment: int, reason: AnabranchError | None) -
 
 
 def discarded_error(code: int | None = None) -> MessageDiscarded:
-    """Return the error of a message that a closed producer has given up."""
-    return MessageDiscarded("the producer was closed before Kafka acknowledged the message: produce it again", code)
+    """Return the error of a message that a closed producer, or Kafka's client after a fatal error, has given up."""
+    return MessageDiscarded(
+        "the producer was closed, or Kafka's client has ended, before Kafka acknowledged the message: produce it again, "
+        "with another producer",
+        code,
+    )
 
 
 class ConsumerReplaced(AnabranchError):
