@@ -126,6 +126,16 @@ def test_messages_before_an_error_are_returned(consumer: CheckpointConsumer) -> 
     assert consumer.consume(9, 0) == []
 
 
+def test_lost_position_stays_a_fault_until_a_seek(consumer: CheckpointConsumer) -> None:
+    kafka_of(consumer).answers.append([record(1, 0), record(0, 0, KafkaError._AUTO_OFFSET_RESET)])
+    assert [message.offset() for message in consumer.consume(9, 0)] == [0]
+    for _ in range(2):
+        with pytest.raises(SegmentUnreadable, match="seek by time"):
+            consumer.consume(9, 0)
+    consumer.seek(1_000)
+    assert consumer.consume(9, 0) == []
+
+
 def test_failure_at_an_end_loses_no_messages(consumer: CheckpointConsumer) -> None:
     kafka = kafka_of(consumer)
     kafka.answers.append([record(0, 0), record(0, 1), record(0, 2, KafkaError._PARTITION_EOF), record(1, 0)])

@@ -100,6 +100,8 @@ class CheckpointConsumer:
         """Ends that were reached, by segment id."""
         self._fault: SegmentUnreadable | None = None
         """Fault to raise by the next call: the messages that came before it are returned first."""
+        self._lasting_fault: SegmentUnreadable | None = None
+        """Fault of every call until `seek`: librdkafka reads no more of the segment, and reports it once."""
         self._must_assign = True
         """False while no further segment can have become readable."""
 
@@ -142,6 +144,7 @@ class CheckpointConsumer:
                         frontier.finish(id)
             self._unassign(list(self._reading))
             self._frontier, self._must_assign, self._fault = frontier, True, None
+            self._lasting_fault = None
 
     def pause(self) -> None:
         """Deliver nothing until `resume`."""
@@ -170,9 +173,9 @@ class CheckpointConsumer:
 
     def _consume_messages(self, limit: int, timeout: float) -> list[Message]:
         self._check_open()
-        if self._fault is not None:
-            fault, self._fault = self._fault, None
-            raise fault
+        fault, self._fault = self._fault or self._lasting_fault, None
+        if fault is not None:
+            raise fault.with_traceback(None)
         self._follow_layout()
         # Everything that may fail comes before the messages: the frontier passes them only if they are returned.
         for id, end in list(self._ends.items()):
@@ -205,12 +208,11 @@ class CheckpointConsumer:
         if error.code() == KafkaError._PARTITION_EOF:
             if segment is not None:
                 self._ends[segment.id] = offset
-        elif error.fatal() or error.code() in (
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError._AUTO_OFFSET_RESET,
-            KafkaError.OFFSET_OUT_OF_RANGE,
-        ):
+        elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self._fault = SegmentUnreadable(message.topic() or "a segment", str(error))
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            reason = f"Kafka no longer has the messages at its position ({error}): seek by time"
+            self._lasting_fault = SegmentUnreadable(message.topic() or "a segment", reason)
         return False
 
     def _finish_segment(self, id: int, end: int) -> None:
