@@ -122,11 +122,8 @@ def successor_timeout(topic: str, segment: int, reason: AnabranchError | None) -
 
 def discarded_error(code: int | None = None) -> MessageDiscarded:
     """Return the error of a message that a closed producer, or Kafka's client after a fatal error, has given up."""
-    return MessageDiscarded(
-        "the producer was closed, or Kafka's client has ended, before Kafka acknowledged the message: produce it again, "
-        "with another producer",
-        code,
-    )
+    reason = "the producer was closed, or Kafka's client has ended, before Kafka acknowledged the message"
+    return MessageDiscarded(f"{reason}: produce it again, with another producer", code)
 
 
 class ConsumerReplaced(AnabranchError):
