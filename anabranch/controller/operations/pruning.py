@@ -1,10 +1,10 @@
 """Remove sealed segments that are read and old enough (PIP-468 "SegmentLayout").
 
-A segment is removed when it has been sealed for longer than the retention and every registered subscription is known to
-have read it to the end. A subscription without a position in the segment (its creation was interrupted, or Kafka has
-dropped the position) blocks removal and gets a position at the beginning, unless it was seen to have read the segment
-before. CHECKPOINT subscriptions keep their positions themselves, so their progress is unknown and they have a separate
-retention. `Pruning.kept` explains why a sealed segment still exists.
+A segment is removed when it has been sealed for longer than the retention, every registered subscription is known to
+have read it to the end, and its parents are removed. A subscription without a position in the segment (its creation was
+interrupted, or Kafka has dropped the position) blocks removal and gets a position at the beginning, unless it was seen
+to have read the segment before. CHECKPOINT subscriptions keep their positions themselves, so their progress is unknown
+and they have a separate retention. `Pruning.kept` explains why a sealed segment still exists.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from runtime.backoff import RetryBackoff
 
 log = logging.getLogger(__name__)
 
+_NEXT = "it is removed in the next round"
 DELAY_SECONDS, MAX_DELAY_SECONDS = 10.0, 900.0
 """Delay before another look at a topic that had nothing to prune, or whose segments were unreachable."""
 
@@ -139,16 +140,14 @@ class Pruning:
         sealed = sorted(
             (segment.sealed_at_ms, number) for number, segment in layout.segments.items() if not segment.is_active
         )
-        return [
-            KeptSegment(
-                number,
-                sealed_at,
-                self._too_young(sealed_at, records)
-                or _kept_by(segments, topic, layout.segments[number], records)
-                or "it is removed in the next round",
-            )
-            for sealed_at, number in sealed[:MAX_PRUNED]
-        ]
+        reasons: dict[int, str] = {}
+        for sealed_at, number in sealed[:MAX_PRUNED]:
+            segment = layout.segments[number]
+            if (reason := self._too_young(sealed_at, records) or _kept_by(segments, topic, segment, records)) is None:
+                kept = [f"its parent {parent} is kept" for parent in segment.parent_ids if reasons.get(parent) != _NEXT]
+                reason = kept[0] if kept else _NEXT
+            reasons[number] = reason
+        return [KeptSegment(number, sealed_at, reasons[number]) for sealed_at, number in sealed[:MAX_PRUNED]]
 
     def _too_young(self, sealed_at: int, records: Mapping[str, SubscriptionRecord]) -> str | None:
         """Return why a segment sealed at this time is kept regardless of readers; None if it is old enough."""
@@ -180,20 +179,18 @@ class Pruning:
         layout = SegmentLayout.from_metadata(stored.metadata)
         records = self._store.subscription_records(topic)
         segments = self._segments.of_layout(layout)
-        sealed = [
-            segment
-            for segment in layout.segments.values()
-            if not segment.is_active and self._too_young(segment.sealed_at_ms, records) is None
-        ]
-        old = [
-            sealed_segment
-            for sealed_segment in sealed
-            if _kept_by(segments, topic, sealed_segment, records, repairs=True) is None
-        ][:MAX_PRUNED]
+        old: dict[int, Segment] = {}
+        for number, segment in sorted(layout.segments.items()):
+            if segment.is_active or self._too_young(segment.sealed_at_ms, records) is not None:
+                continue
+            is_read = _kept_by(segments, topic, segment, records, repairs=True) is None
+            # Parents have lower ids. Without their child, readers would take them for segments yet to be read.
+            if is_read and old.keys() >= {*segment.parent_ids} and len(old) < MAX_PRUNED:
+                old[number] = segment
         if not old:
             return 0
-        for segment in old:
-            layout = layout.prune_segment(segment.segment_id)
+        for number in old:
+            layout = layout.prune_segment(number)
         metadata = layout.to_metadata()
         self._operations.mark_unsettled(topic)
         with self._store.write(term) as transaction:
@@ -203,7 +200,8 @@ class Pruning:
             if not transaction.replace_layout(topic, stored.version, metadata):
                 return 0
             transaction.announce(layout_announcement(topic, "prune", metadata, self._now_ms()))
-            self._operations.removal.begin_pruning(transaction, stored, [segment.descriptor for segment in old])
+            descriptors = [segment.descriptor for segment in old.values()]
+            self._operations.removal.begin_pruning(transaction, stored, descriptors)
         self._operations.finish_open(term)
         return len(old)
 

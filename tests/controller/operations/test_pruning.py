@@ -213,6 +213,35 @@ def test_sealed_segment_shows_why_it_is_kept(
         assert reasons(node, topic) == ({} if reason is None else {0: reason})
 
 
+class Backlog(NoSegments):
+    """Segments that are read, but for some."""
+
+    def __init__(self, left: dict[str, int]) -> None:
+        super().__init__()
+        self.left = left
+
+    def unread(self, segment: str, subscriptions: object) -> Mapping[str, int | None]:
+        return {"s": next((left for end, left in self.left.items() if segment.endswith(end)), 0)}
+
+
+def test_segment_stays_as_long_as_its_parent(tmp_path: Path) -> None:
+    """A checkpoint that names a grandchild would not know that the parent is read."""
+    topic, segments = "topic://acme/pruning/generations", Backlog({"0000-ffff-0": 1})
+    with node_on(tmp_path / "layouts.db", segments, retention_seconds=0) as node:
+        node.service.create_topic(topic, 1, {})
+        node.service.split_segment(topic, 0)
+        node.service.split_segment(topic, 1)
+        assert prune(node) == 0
+        assert reasons(node, topic) == {
+            0: "the subscription s has 1 messages of it to read",
+            1: "its parent 0 is kept",
+        }
+        segments.left = {}
+        assert set(reasons(node, topic).values()) == {"it is removed in the next round"}
+        assert prune(node) == 2
+        assert sorted(node.store.existing_topic(topic).metadata.segments) == [2, 3, 4]
+
+
 def test_default_settings_prune_read_segments_only() -> None:
     """Segments that nobody is known to have read are kept."""
     delivered = load_settings(environment={}).controller
