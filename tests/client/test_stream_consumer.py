@@ -93,6 +93,7 @@ def test_children_wait_until_parent_is_acknowledged(tmp_path: Path, kafka_segmen
         topic.split(0)
         topic.write(1)
         assert {number for _, number in receive(consumer, 2 * KEYS - 1)} == {0, 1}
+        assert consumer.consume(0, 60) == []
         (last,) = consumer.consume(2, 60)
         assert consumer.assignment() == [0]
         consumer.acknowledge(last)

@@ -130,6 +130,8 @@ class StreamConsumer(SegmentConsumer[SegmentReader]):
 
     def _next_messages(self, limit: int) -> list[ReceivedMessage]:
         """Take messages of one batch: the current one, or the next of the segment that waits for longest."""
+        if limit < 1:
+            return []
         if not self._has_current():
             reader = next(reader for reader in self._readers.values() if reader.batches)
             self._current = reader.batches.popleft()
