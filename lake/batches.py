@@ -46,7 +46,7 @@ def read_outline(
 
 
 def outline_of_batches(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
-    """Keep `more`, and each generation's first and last batch, and those before a clock set back."""
+    """Keep `more`, and each generation's first and last batch, and those around a clock set back."""
     codes = batches["generation"].combine_chunks().dictionary_encode().indices.to_numpy()
     numbers, ats = batches["batch_id"].to_numpy(), np.asarray(pc.cast(batches["batch_at"], pa.int64()), np.int64)
     needed = np.zeros(len(batches), np.bool_) if more is None else np.array(more, np.bool_)
@@ -56,7 +56,8 @@ def outline_of_batches(batches: pa.Table, more: pa.ChunkedArray | None = None) -
         needed[order[np.r_[True, changes][: len(order)]]] = True
         needed[order[np.r_[changes, True][: len(order)]]] = True
     ordered = ats[by_number]
-    needed[by_number[:-1][ordered[:-1] > ordered[1:]]] = True
+    is_back = ordered[:-1] > ordered[1:]
+    needed[by_number[:-1][is_back]] = needed[by_number[1:][is_back]] = True
     return batches.filter(pa.array(needed))
 
 

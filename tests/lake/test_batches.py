@@ -68,6 +68,9 @@ def test_outline_orders_like_the_whole_table(steps, data):
         assert short.place(number, at) == full.place(number, at)
         assert short.is_set_back(number, at) == full.is_set_back(number, at)
         assert short.is_complete(number, at)
+    for _, _, at in keys:
+        instant = EPOCH + timedelta(milliseconds=at)
+        assert short.is_parted(instant) == full.is_parted(instant)
     for midnight in {at // DAY_MS for _, _, at in keys}:
         instant = EPOCH + timedelta(days=midnight)
         by_day = Batches(
