@@ -18,12 +18,13 @@ from anabranch.cli.instants import read_instant
 from anabranch.cli.main import cli
 from anabranch.history.explain import checkpoints, record
 from anabranch.history.explain.changes import changes
-from anabranch.history.explain.checkpoints import NotOnRecord
+from anabranch.history.explain.checkpoints import NotOnRecord, replay_topic
 from anabranch.history.explain.record import check_segment, explain
 from anabranch.query.topics import UnknownTopic, find_topic
 from decisions.topic.layout import SegmentLayout
-from engine.history import Batches, history_of
+from engine.history import Batches, columns_of, history_of
 from engine.replay import BucketReplay
+from lake.batches import read_outline
 from lake.files import table_path
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
@@ -136,6 +137,43 @@ def test_checkpoint_gives_the_same_with_fewer_batches(tmp_path, monkeypatch):
         assert answer(when, kept) == answer(when)
     assert [checkpoint.at for checkpoint in kept.values()] == [at(quarters[-1]).replace(minute=0, second=0)]
     assert taken[22] * 2 < taken[23]
+
+
+def test_checkpoint_is_not_left_where_the_clock_was_set_back(tmp_path):
+    hour = NOW - NOW % (60 * MINUTE) + 60 * MINUTE
+    bucket, made = RecordedBucket(), SegmentLayout.create(2, hour - 9 * MINUTE)
+    bucket.batch(hour - 8 * MINUTE, layout(made, topic=NAMES[0]), consumers(1, topic=NAMES[0]))
+    bucket.batch(hour + MINUTE, stats(WARM, hour + MINUTE, NAMES[0]), tick(1))
+    bucket.batch(hour - MINUTE, stats(COLD, hour - MINUTE, NAMES[0]), tick(2))
+    for minute in range(2, 10):
+        bucket.batch(hour + minute * MINUTE, tick(minute + 1))
+    lake, kept = written(bucket, tmp_path / "lake"), {}
+    for _ in range(2):
+        again = explain(lake, NAMES[0], None, CONFIGURED, checkpoints=kept)
+        assert again.snapshot == explain(lake, NAMES[0], None, CONFIGURED).snapshot
+
+
+def test_checkpoint_has_reports_dated_after_it_and_late_ones(tmp_path):
+    """The decision comes before the hour; a report dated before it is accepted after the first question."""
+    hour = NOW - NOW % (60 * MINUTE) + 60 * MINUTE
+    bucket, made = RecordedBucket(), SegmentLayout.create(1, hour - 9 * MINUTE)
+    bucket.batch(hour - 8 * MINUTE, layout(made, topic=NAMES[0]), consumers(1, topic=NAMES[0]))
+    decided = bucket.batch(hour - MINUTE, stats({0: 50_000.0}, hour - MINUTE, NAMES[0]), tick(1)).decisions
+    bucket.batch(hour - SECOND, delivery(SLOW, reported=1, at=hour + 5 * SECOND, topic=NAMES[0]))
+    bucket.batch(hour + MINUTE, tick(2))
+    bucket.batch(hour + 2 * MINUTE, delivery(SLOW, reported=3, at=hour - 2 * MINUTE, topic=NAMES[0]))
+    lake, kept = written(bucket, tmp_path / "lake"), {}
+    for when in (hour + MINUTE, hour + 3 * MINUTE):
+        past = [
+            replay_topic(
+                lake, NAMES[0], at(when), Batches(read_outline(lake, columns_of(BATCHES), at(when))), CONFIGURED, some
+            )[1]
+            for some in (kept, {})
+        ]
+        assert past[0].delivery == past[1].delivery
+        assert past[0].delivery_when_decided == past[1].delivery_when_decided
+    assert (len(decided), past[0].delivery.at) == (1, hour + 5 * SECOND)
+    assert past[0].delivery_when_decided.at == hour - 2 * MINUTE
 
 
 def test_past_instant_answered_as_it_was(bucket, tmp_path):

@@ -7,7 +7,7 @@ the better part of a minute to replay.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -68,6 +68,8 @@ class TopicPast:
     delivery: Delivery | None = None
     """Newest report by then."""
     delivery_when_decided: Delivery | None = None
+    reports: tuple[Delivery, ...] = ()
+    """Those two, and all that are dated later."""
     doubts: tuple[str, ...] = ()
 
 
@@ -139,12 +141,17 @@ def replay_topic(
     is_due = order.is_parted(hour) and order.goes_on_after(hour) and (kept is None or kept.at < hour)
 
     def past_at(instant: datetime) -> TopicPast:
-        decided = past.decided
-        when_decided = begin.delivery_when_decided
-        if decided is not None and decided != begin.decided:
-            when_decided = _delivery(tables[EVENTS.name], begin.delivery, decided.at)
-        delivery = _delivery(tables[EVENTS.name], begin.delivery, millis(instant))
-        return replace(past, delivery=delivery, delivery_when_decided=when_decided, doubts=tuple(doubts))
+        reports = [*_reports(tables[EVENTS.name], instant), *begin.reports]
+        delivery = _newest(reports, millis(instant))
+        when_decided = None if past.decided is None else _newest(reports, past.decided.at)
+        needed = [report for report in reports if report.at > millis(instant) or report in (delivery, when_decided)]
+        return replace(
+            past,
+            delivery=delivery,
+            delivery_when_decided=when_decided,
+            reports=tuple(needed),
+            doubts=tuple(doubts),
+        )
 
     def leave_checkpoint() -> None:
         parts = {name: StoredPart(part.pack()) for name, part in replay.parts.items()}
@@ -175,8 +182,11 @@ def replay_topic(
     return replay, past_at(until)
 
 
-def _delivery(events: pa.Table, before: Delivery | None, until: int) -> Delivery | None:
-    """Return the newest report on a topic's delivery up to an instant; `before`: that of earlier events."""
-    bodies = events.filter(pc.equal(events["type"], "delivery"))["body"].to_pylist()
-    reports = [*map(Delivery.model_validate_json, bodies), *([] if before is None else [before])]
+def _reports(events: pa.Table, until: datetime) -> list[Delivery]:
+    """Return the reports on a topic's delivery that were accepted up to an instant."""
+    is_report = pc.and_(pc.equal(events["type"], "delivery"), pc.less_equal(events["accepted_at"], pa.scalar(until)))
+    return [Delivery.model_validate_json(body) for body in events.filter(is_report)["body"].to_pylist()]
+
+
+def _newest(reports: Sequence[Delivery], until: int) -> Delivery | None:
     return max((report for report in reports if report.at <= until), key=lambda report: report.at, default=None)
