@@ -64,27 +64,34 @@ class Replays:
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
+        self._stops = 0
         self.lock = threading.Lock()
 
     def explain(
         self, lake: str, topic: str, instant: datetime | None, segment: int | None, configured: ConfiguredPolicy
     ) -> Explained:
         """Ask the process. Raises `ReplayBusy`, and what it raises."""
+        stops = self._stops
         if not self.lock.acquire(timeout=WAIT_SECONDS):
             raise ReplayBusy("too many are asking at this moment: load the page again")
         try:
             worker = self._worker = self._worker or Worker(Explainer)
+            if self._stops != stops:
+                # Who waited for the lock must not begin a replay that the page's end would wait for.
+                self.stop()
+                raise ReplayBusy("the page is being stopped")
             worker.ask("explain", lake, topic, instant, segment, configured)
             answer: Explained = worker.answer()
         except WorkerLost as error:
             self._worker = None
-            raise ReplayBusy(f"{error}: load the page again") from error
+            raise ReplayBusy(f"load the page again: {error}") from error
         finally:
             self.lock.release()
         return answer
 
     def stop(self) -> None:
         """End the process, and with it a question that the page would wait for."""
+        self._stops += 1
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.end()

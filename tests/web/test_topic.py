@@ -8,6 +8,7 @@ import signal
 import time
 import xml.etree.ElementTree as ET
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -192,6 +193,20 @@ def test_explanation_after_its_process_was_killed(lake):
     os.kill(replays.REPLAYS._worker.pid, signal.SIGKILL)
     assert "was killed by signal 9" in found.get(f"/topic/why?name={T0}").text
     assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
+
+
+def test_stop_ends_explanations_that_wait_for_their_turn(monkeypatch):
+    asked, begun = replays.Replays(), []
+
+    def acquire(timeout):
+        asked.stop()
+        return True
+
+    monkeypatch.setattr(replays, "Worker", lambda _: begun.append(1) or SimpleNamespace(end=begun.clear))
+    monkeypatch.setattr(asked, "lock", SimpleNamespace(acquire=acquire, release=lambda: None))
+    with pytest.raises(replays.ReplayBusy, match="the page is being stopped"):
+        asked.explain("lake", T0, None, None, configured())
+    assert not begun
 
 
 def test_load_counts_until_the_next_one_on_record(lake):
