@@ -10,7 +10,7 @@ from anabranch.history.explain.checkpoints import NotOnRecord
 from anabranch.history.explain.record import check_segment
 from anabranch.history.lineage.record import river_of
 from anabranch.query.wording import action_kind
-from anabranch.simulation.shadow.sides import actions_in, reversals
+from anabranch.simulation.shadow.sides import Done, actions_in, reversals
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.messages import LayoutEvent
 
@@ -46,8 +46,8 @@ def test_drawing_of_a_layout_names_its_rebucket():
 
 
 def test_rebucket_of_another_scaler_is_no_reversal():
-    done = [(TOPIC, *one[:2], one[3]) for one in actions_in(THIRD)]
-    assert [(action, segments) for _, action, segments, _ in done] == [("rebucket", (0,)), ("split", (2,))]
+    done = [Done(TOPIC, action, segments, at, None) for action, segments, _, at in actions_in(THIRD)]
+    assert [(one.action, one.segments) for one in done] == [("rebucket", (0,)), ("split", (2,))]
     assert reversals(done, {(TOPIC, 2): (0,)}, 10**9) == 0
 
 

@@ -55,6 +55,6 @@ def test_shape_is_the_same_to_the_kernel(shape):
 
 def test_simulate_needs_policy_but_for_shapes(tmp_path):
     asked = CliRunner().invoke(cli, ["simulate", "--demand", "day"])
-    assert (asked.exit_code, "Missing option '--policy'" in asked.output) == (2, True)
+    assert (asked.exit_code, "which policies, on which demand?" in asked.output) == (2, True)
     wrong = CliRunner().invoke(cli, ["simulate", "--shapes", "--output", "html", "--file", str(tmp_path / "x.html")])
     assert (wrong.exit_code, "--shapes answers text or json" in wrong.output) == (2, True)

@@ -195,7 +195,7 @@ def test_recorded_lake_gives_demand_of_any_layout(tmp_path):
     run = CliRunner().invoke(
         cli, ["-c", str(tmp_path / "s.toml"), "simulate", "--demand", "lake", "--policy", "default"]
     )
-    assert run.output.startswith("lake: 1 topics, ")
+    assert run.output.startswith("lake: 1 topic, ")
     with pytest.raises(DemandError, match=r"the loads and events on record in .* end at .* UTC, before --since"):
         lines_of_lake(lake, since=datetime.fromtimestamp(NOW / 1000 + 71, timezone.utc))
 

@@ -53,5 +53,5 @@ def test_ctrl_c_ends_with_the_topics_that_are_done():
     os.killpg(process.pid, signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    assert re.match(r"burst: interrupted, [0-9]+ of 16000 topics", text)
+    assert re.match(r"burst: interrupted, [0-9,]+ of 16,000 topics", text)
     assert "default" in text

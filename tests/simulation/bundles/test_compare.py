@@ -82,7 +82,7 @@ def test_impossible_simulation_refused_with_reason(arguments, says):
 
 def test_bundle_options_refused_for_topics():
     """A demand is still needed."""
-    for arguments, says in ((["--shape", "join"], "--shape is not for"), ([], "Missing option '--demand'")):
+    for arguments, says in ((["--shape", "join"], "--shape is not for"), ([], "on which demand?")):
         refused = CliRunner().invoke(cli, ["simulate", "--policy", "default", *arguments])
         assert (refused.exit_code, says in refused.output) == (2, True)
 
