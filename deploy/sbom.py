@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from importlib.metadata import distributions
 from pathlib import Path
@@ -22,9 +23,10 @@ def bill_of_materials(jars: Path) -> dict[str, Any]:
         for name, version in sorted(packages.items())
     ]
     for jar in sorted(jars.rglob("*.jar")):
-        name, _, version = jar.stem.rpartition("-")
+        # Our own jars have no version.
+        parts = re.fullmatch(r"(?P<name>.+?)-(?P<version>\d.*)", jar.stem)
         digest = {"alg": "SHA-256", "content": hashlib.sha256(jar.read_bytes()).hexdigest()}
-        named = {"name": name, "version": version} if name else {"name": jar.stem}
+        named = parts.groupdict() if parts else {"name": jar.stem}
         components.append({"type": "library", **named, "hashes": [digest]})
     return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components}
 

@@ -1,4 +1,4 @@
-"""Explanations in a process of their own: a replay of months would keep the page waiting.
+"""Explanations in a separate process: a replay of months in this one would slow the page down.
 
 The process is started by the first question, answers one at a time, and keeps a checkpoint of each topic.
 """
@@ -22,14 +22,14 @@ from engine.autoscale.topics import ConfiguredPolicy
 WAIT_SECONDS = 30
 _OUTAGE = timedelta(minutes=3)
 Explained = tuple[Explanation, list[tuple[str, str]]]
-"""With what would change it: a condition, and the answer then."""
+"""Explanation, and what would change the answer: conditions, each with the answer under it."""
 
 
 def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(values)
 
 
-# Layouts have such, which has no name to be pickled by.
+# Layouts contain these, and Python cannot pickle them by itself.
 copyreg.pickle(MappingProxyType, lambda proxy: (_proxy, (dict(proxy),)))
 
 
@@ -38,7 +38,7 @@ class ReplayBusy(Exception):
 
 
 class Explainer:
-    """The process' end."""
+    """Answers questions, in the separate process."""
 
     def __init__(self) -> None:
         self._checkpoints: TopicCheckpoints = {}
@@ -50,7 +50,7 @@ class Explainer:
         try:
             explanation = explain(lake, topic, instant, configured, _OUTAGE, self._checkpoints)
         except DeltaError as error:
-            # Cannot be pickled.
+            # A DeltaError cannot be pickled.
             raise OSError(str(error)) from None
         snapshot = explanation.snapshot
         if segment is not None:
@@ -60,7 +60,7 @@ class Explainer:
 
 
 class Replays:
-    """The page's end."""
+    """Asks the process, on behalf of the page. Thread-safe."""
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
@@ -70,14 +70,14 @@ class Replays:
     def explain(
         self, lake: str, topic: str, instant: datetime | None, segment: int | None, configured: ConfiguredPolicy
     ) -> Explained:
-        """Ask the process. Raises `ReplayBusy`, and what it raises."""
+        """Ask the process. Raises `ReplayBusy`, and as `Explainer.explain`."""
         stops = self._stops
         if not self.lock.acquire(timeout=WAIT_SECONDS):
             raise ReplayBusy("too many are asking at this moment: load the page again")
         try:
             worker = self._worker = self._worker or Worker(Explainer)
             if self._stops != stops:
-                # Who waited for the lock must not begin a replay that the page's end would wait for.
+                # Otherwise the page would wait at its end for a replay that begins only now.
                 self.stop()
                 raise ReplayBusy("the page is being stopped")
             worker.ask("explain", lake, topic, instant, segment, configured)

@@ -124,10 +124,12 @@ def test_bill_of_materials_lists_packages_and_jars(tmp_path):
     jar = tmp_path / "spark" / "commons-pool2-2.13.1.jar"
     jar.parent.mkdir()
     jar.write_bytes(b"abc")
+    (jar.parent / "anabranch-localfs.jar").touch()
     bill = bill_of_materials(tmp_path)
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     by_name = {component["name"]: component for component in bill["components"]}
     assert by_name["commons-pool2"]["version"] == "2.13.1"
+    assert "version" not in by_name["anabranch-localfs"]
     # Of FIPS 180-4: the digest of these three letters.
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert by_name["commons-pool2"]["hashes"] == [{"alg": "SHA-256", "content": digest}]

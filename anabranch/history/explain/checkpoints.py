@@ -1,13 +1,13 @@
 """Replay of one topic up to an instant; the next one goes on from an hour before it.
 
-Stage: under `record`. A checkpoint is kept in memory by whoever asks again and again: a topic's record of months takes
-the better part of a minute to replay.
+Stage: under `record`. Whoever asks repeatedly keeps the checkpoints in memory, because a replay of months takes up to a
+minute.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
 
 _MAX_CHECKPOINTS = 1_000
-"""Topics that are kept, those explained last."""
+"""Most checkpoints kept; the oldest is dropped first."""
 
 
 class NotOnRecord(LookupError):
@@ -64,12 +64,12 @@ class TopicPast:
     decision: RecordedRow | None = None
     decided: Decided | None = None
     evaluated_at: int | None = None
-    """Of the newest evaluation that is no tick of all topics, milliseconds."""
+    """Time of the newest evaluation that is no tick of all topics, milliseconds."""
     delivery: Delivery | None = None
-    """Newest report by then."""
+    """Newest report on delivery by then."""
     delivery_when_decided: Delivery | None = None
     reports: tuple[Delivery, ...] = ()
-    """Those two, and all that are dated later."""
+    """Both of these, and all reports that are dated later."""
     doubts: tuple[str, ...] = ()
 
 
@@ -103,7 +103,7 @@ def replay_topic(
     """
     try:
         horizon = horizon_for(lake, order, until, [topic])
-        begun = {} if horizon is None else regroup_topics(horizon.pieces, [topic])
+        begun: Mapping[str, StoredPart] = {} if horizon is None else regroup_topics(horizon.pieces, [topic])
     except RowsForgotten as error:
         raise NotOnRecord(str(error)) from error
     except StateError as error:
@@ -131,11 +131,10 @@ def replay_topic(
     batches = read_outline(lake, columns_of(BATCHES), until, instants_of(tables))
     past = begin = TopicPast() if known is None else known.past
     doubts = list(past.doubts)
+    of_older: Collection[str] = () if horizon is None else horizon.of_older
     if known is not None:
-        replay = BucketReplay(AS_RECORDED, configured, doubts, begun=known.parts, of_older=known.of_older)
-    else:
-        of_older = () if horizon is None else horizon.of_older
-        replay = BucketReplay(AS_RECORDED, configured, doubts, begun=begun, of_older=of_older)
+        begun, of_older = known.parts, known.of_older
+    replay = BucketReplay(AS_RECORDED, configured, doubts, begun=begun, of_older=of_older)
     hour = until.replace(minute=0, second=0, microsecond=0)
     # Once a later batch is on record, all rows before it are.
     is_due = order.is_parted(hour) and order.goes_on_after(hour) and (kept is None or kept.at < hour)

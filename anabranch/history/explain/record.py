@@ -26,10 +26,7 @@ from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by
 from engine.agreement import may_have_been, snapshot_on_record
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.history import (
-    Batches,
-    columns_of,
-)
+from engine.history import Batches, columns_of
 from engine.replay import RecordedRow
 from lake.batches import first_batch_after, last_batch, read_outline
 from lake.tables import stream_columns

@@ -25,7 +25,7 @@ from schemas.kafka.messages import LayoutEvent
 from schemas.tables.rows import DECISIONS, EVENTS
 
 LAYOUTS_BEFORE = 50
-"""Layouts before a window that are read: the newest may be a late one, of an earlier life of the name."""
+"""Layouts read from before a window: the newest of them may be a late one, of an earlier topic of the name."""
 
 
 class NothingOnRecord(LookupError):
@@ -87,7 +87,7 @@ class River:
         )
 
     def newest(self, ended: int) -> River:
-        """Return the river from an instant on, so late that at most so many of its segments have ended."""
+        """Return the end of the river in which at most `ended` segments have ended."""
         ends = nlargest(ended + 1, (reach.ends for reach in self.reaches if reach.ends is not None))
         return self.within(ends[-1]) if len(ends) > ended else self
 
@@ -118,7 +118,7 @@ def read_river(lake: str, topic: str, since: datetime | None = None, until: date
 
 
 def _begins(lake: str, before: pc.Expression) -> pc.Expression:
-    """Return a filter for the newest of these layouts and all later ones: months of others are not parsed."""
+    """Return a filter for the newest of these layouts and all later ones, so that older ones are not parsed."""
     instants = (
         instant
         for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, before)

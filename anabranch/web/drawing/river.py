@@ -27,7 +27,7 @@ CELLS = 120
 MAX_CELLS = 12_000
 """Of all segments together; of many segments each has fewer."""
 MAX_ENDED = 500
-"""Ended segments in a picture: of thousands, each a pixel wide, browsers make seconds of work."""
+"""Most ended segments in a picture: with thousands, each a pixel wide, a browser is busy for seconds."""
 _BAR = 16
 _NARROWEST = 12.0
 
@@ -191,7 +191,7 @@ def _holds(held: Sequence[HoldSpan], river: River, axes: Places, why: Link) -> I
     for number, hold in enumerate(held):
         begin, end = max(hold.since, river.since), min(hold.until, river.until)
         left, right = axes.x(begin), axes.x(end)
-        # Within the pixel of the bar before, nobody sees it.
+        # A bar within the pixel of the previous one is invisible.
         if end <= begin or right < drawn + 1:
             continue
         drawn = right
