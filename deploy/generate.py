@@ -10,6 +10,7 @@ A test compares them with what is checked in.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,19 @@ from schemas.settings.root import Settings
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "anabranch"
 _CHOICES = {
+    ("job", "kind"): ["StatefulSet", "SparkApplication"],
     ("kafka", "securityProtocol"): ["PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT"],
     ("executor", "mode"): ["observe", "approve", "act"],
     ("image", "pullPolicy"): ["Always", "IfNotPresent", "Never"],
 }
+_FORMS = {
+    r"(Secret|Claim|storageClass)$": r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$",
+    r"([rR]epository|^tag)$": r"^[\w./:-]*$",
+    r"^(memory|storage)$": r"^[0-9]+([.][0-9]+)?([KMGT]i?|k)?$",
+    r"(Memory|memoryOverhead)$": r"^[0-9]+[kmgt]$",
+    r"^master$": r"^(spark://[\w.,:-]+)?$",
+}
+"""Forms of values by their last names: templates put these into YAML and files without quotes."""
 _OPEN = {"podLabels", "nodeSelector", "affinity", "annotations", "labels"}
 """Values that Kubernetes checks itself."""
 
@@ -64,7 +74,10 @@ def _schema_of(value: Any, path: tuple[str, ...]) -> dict[str, Any]:
         return {"type": "boolean"}
     if isinstance(value, int):
         return {"type": "integer", "minimum": 0 if path[-1] == "actionsPerMinute" else 1}
-    return {"type": "array"} if isinstance(value, list) else {"type": "string"}
+    if isinstance(value, list):
+        return {"type": "array"}
+    pattern = next((form for names, form in _FORMS.items() if re.search(names, path[-1])), None)
+    return {"type": "string", **({"pattern": pattern} if pattern else {})}
 
 
 def generated() -> dict[Path, str]:

