@@ -32,6 +32,7 @@ _FORMS = {
     r"([rR]epository|^tag)$": r"^[\w./:-]*$",
     r"^(memory|storage)$": r"^[0-9]+([.][0-9]+)?([KMGT]i?|k)?$",
     r"(Memory|memoryOverhead)$": r"^[0-9]+[kmgt]$",
+    r"^metadata$": r"^(sqlite|zks?://[^/\s]+(/[\w.-]+)*/?)$",
     r"^master$": r"^(spark://[\w.,:-]+)?$",
 }
 """Forms of values by their last names: templates put these into YAML and files without quotes."""

@@ -22,7 +22,7 @@ from tests.deploy.prometheus import METRIC
 
 VALUES = {name: str(CHART / "ci" / f"{name}-values.yaml") for name in ("shadow", "everything", "claim", "operator")}
 """Values by name; with each the chart is complete."""
-COLLECTORS = {"shadow": (True, False), "everything": (True, True), "claim": (False, True), "operator": (True, False)}
+COLLECTORS = {"shadow": (True, False), "everything": (True, True), "claim": (False, True), "operator": (False, True)}
 """Whether the collectors of Pulsar's and of Kafka's segments run."""
 
 
@@ -99,7 +99,7 @@ def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, values):
             context = container["securityContext"]
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
-            variables = {one["name"]: one.get("value", "secret") for one in container["env"]}
+            variables = {one["name"]: one.get("value", "user:secret") for one in container["env"]}
             assert len(variables) == len(container["env"]), "a name comes twice"
             settings = load_settings([], tmp_path, variables)
             assert settings.executor.mode == "observe"
@@ -182,6 +182,9 @@ def run_script(script: str, folder: Path, answer: str, **variables: str) -> tupl
         (["--set", "spark.master=spark://m:7077"], "job.stateClaim is required"),
         (["--set", "spark.master=spark://m:7077,job.stateClaim=state"], "networkPolicy.sparkFrom is required"),
         (["--set", "spark.master=yarn"], "spark/master"),
+        (["--set", "controller.enabled=true"], "exclude one another: there is one controller"),
+        (["--set", "controller.enabled=true,cluster.adminUrl=,cluster.tokenSecret=none"], "others reach it"),
+        (["--set", "controller.metadata=mysql"], "controller/metadata"),
     ],
 )
 def test_wrong_values_are_refused(helm, options, message):

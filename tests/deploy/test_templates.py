@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import version
 from typing import Any
 
@@ -44,6 +45,17 @@ def delivered(helm) -> set[str]:
         ("collector.enabled=false", set(), {"Deployment/x-collector"}),
         ("collectors.kafka.enabled=true", {"Deployment/x-kafka-collector"}, set()),
         ("bundles.enabled=true", {"Deployment/x-bundle-collector"}, set()),
+        (
+            "controller.enabled=true,cluster.adminUrl=",
+            {
+                "StatefulSet/x-controller",
+                "Service/x-controller",
+                "Service/x-controller-nodes",
+                "PodDisruptionBudget/x-controller",
+            },
+            # It reads Pulsar's brokers.
+            {"Deployment/x-collector"},
+        ),
         ("page.enabled=false", set(), {"Deployment/x-page"}),
         ("page.tokensSecret=page", {"Service/x-page"}, set()),
         ("alerts.enabled=false", set(), {"Deployment/x-alerts"}),
@@ -183,3 +195,55 @@ def test_spark_application_is_the_same_job(helm):
     [rule] = [rule for rule in made["NetworkPolicy/x"]["spec"]["ingress"] if len(rule["ports"]) > 1]
     labels = spec["executor"]["template"]["metadata"]["labels"]
     assert rule["from"][0]["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+CONTROLLER = ("controller.enabled=true", "cluster.adminUrl=")
+
+
+def variables(made: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the environment of the first container of an object's pods; of secrets the reference."""
+    [container] = value_at(made[name], f"{POD}.containers")
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "replicas", "storage"), [("sqlite", 1, "1Gi"), ("zk://zk1:2181\\,zk2:2181/a", 3, ABSENT)]
+)
+def test_controller_has_a_volume_or_three_replicas(helm, metadata, replicas, storage):
+    made = by_name(helm, *CONTROLLER, f"controller.metadata={metadata}")
+    controller = made["StatefulSet/x-controller"]
+    assert controller["spec"]["replicas"] == replicas
+    assert value_at(controller, "spec.volumeClaimTemplates.0.spec.resources.requests.storage") == storage
+    volumes = {volume["name"]: volume for volume in value_at(controller, f"{POD}.volumes")}
+    assert ("emptyDir" in volumes.get("state", {})) == (storage is ABSENT)
+    assert value_at(controller, f"{POD}.containers.0.livenessProbe.httpGet.path") == "/livez"
+    service = made[f"Service/{controller['spec']['serviceName']}"]
+    assert service["spec"]["clusterIP"] == "None"
+    nodes = json.loads(variables(made, "StatefulSet/x-controller")["ANABRANCH_CONTROLLER__NODES"])
+    assert nodes == [f"http://x-controller-{node}.x-controller-nodes.scaling.svc:8080" for node in range(replicas)]
+    own = variables(made, "StatefulSet/x-controller")["ANABRANCH_CONTROLLER_NODE_URL"]
+    assert own.replace("$(POD_NAME)", "x-controller-0") == nodes[0]
+
+
+def test_every_process_calls_our_controller_with_its_token(helm):
+    made = by_name(helm, *CONTROLLER, "collectors.kafka.enabled=true", "controller.metadata=zk://zk1:2181/a")
+    controller = variables(made, "StatefulSet/x-controller")
+    assert controller["ANABRANCH_CONTROLLER__SEGMENTS"] == "kafka"
+    for name in ("Deployment/x-executor", "Deployment/x-kafka-collector", "StatefulSet/x-job"):
+        own = variables(made, name)
+        assert own["ANABRANCH_CONTROLLER_URL"] == "http://x-controller.scaling.svc:8080"
+        for key in ("ANABRANCH_CONTROLLER_TOKEN", "ANABRANCH_CONTROLLER__NODES"):
+            assert own[key] == controller[key]
+
+
+def test_controller_is_open_to_the_release_and_named_peers(helm):
+    [rule] = [
+        rule
+        for rule in by_name(helm, *CONTROLLER, "networkPolicy.controllerFrom[0].podSelector.matchLabels.app=shop")[
+            "NetworkPolicy/x"
+        ]["spec"]["ingress"]
+        if rule["ports"][0]["port"] == 8080
+    ]
+    own, shop = (peer["podSelector"]["matchLabels"] for peer in rule["from"])
+    assert own == {"app.kubernetes.io/name": "anabranch", "app.kubernetes.io/instance": "x"}
+    assert shop == {"app": "shop"}

@@ -16,7 +16,9 @@ app.kubernetes.io/component: {{ .part }}
 
 {{- define "anabranch.required" -}}
 {{- $v := .Values }}
-{{- if not $v.cluster.adminUrl }}{{ fail "cluster.adminUrl is required: the admin URL of Pulsar" }}{{ end }}
+{{- if and $v.controller.enabled $v.cluster.adminUrl }}{{ fail "cluster.adminUrl and controller.enabled exclude one another: there is one controller" }}{{ end }}
+{{- if and $v.controller.enabled (eq $v.cluster.tokenSecret "none") }}{{ fail "cluster.tokenSecret must be a Secret with controller.enabled: others reach it" }}{{ end }}
+{{- if not (or $v.controller.enabled $v.cluster.adminUrl) }}{{ fail "cluster.adminUrl is required: the admin URL of Pulsar" }}{{ end }}
 {{- if not $v.kafka.bootstrap }}{{ fail "kafka.bootstrap is required: host:port of Kafka" }}{{ end }}
 {{- if not $v.lake.path }}{{ fail "lake.path is required: s3://bucket/folder, or /lake with lake.existingClaim" }}{{ end }}
 {{- if not $v.cluster.tokenSecret }}{{ fail "cluster.tokenSecret is required: a Secret with the key token, or none" }}{{ end }}
@@ -25,6 +27,17 @@ app.kubernetes.io/component: {{ .part }}
 {{- if and (or $operator $v.spark.master) (not $v.job.stateClaim) }}{{ fail "job.stateClaim is required with spark.master or a SparkApplication: executors write the checkpoint, too" }}{{ end }}
 {{- if and $v.spark.master $v.networkPolicy.enabled (not $v.networkPolicy.sparkFrom) }}{{ fail "networkPolicy.sparkFrom is required with spark.master: executors call the job" }}{{ end }}
 {{- if and $operator $v.spark.master }}{{ fail "spark.master and job.kind SparkApplication exclude one another: Kubernetes is the operator's cluster" }}{{ end }}
+{{- end }}
+
+{{- define "anabranch.adminUrl" -}}
+{{- .Values.controller.enabled | ternary (printf "http://%s-controller.%s.svc:8080" (include "anabranch.name" .) .Release.Namespace) .Values.cluster.adminUrl }}
+{{- end }}
+
+{{- define "anabranch.controllers" -}}{{ eq .Values.controller.metadata "sqlite" | ternary 1 3 }}{{- end }}
+
+{{- /* URL of a node of our controller, by its pod's name. */ -}}
+{{- define "anabranch.nodeUrl" -}}
+{{- printf "http://%s.%s-controller-nodes.%s.svc:8080" .pod (include "anabranch.name" .root) .root.Release.Namespace }}
 {{- end }}
 
 {{- /* Put the variables ANABRANCH_SECTION__KEY of a tree of settings into a dictionary; later ones win. */ -}}
@@ -58,6 +71,14 @@ app.kubernetes.io/component: {{ .part }}
 {{- if $v.policy }}{{ $_ := set $own "policy" (dict "cluster" "/etc/anabranch/policy.toml") }}{{ end }}
 {{- if $v.alertRules }}{{ $_ := set (get $own "alerts") "rules" "/etc/anabranch/alerts.yaml" }}{{ end }}
 {{- if $v.page.tokensSecret }}{{ $_ := set (get $own "web") "host" "0.0.0.0" }}{{ $_ := set (get $own "web") "tokens_file" "/etc/anabranch-tokens/tokens" }}{{ $service := printf "%s-page" (include "anabranch.name" .root) }}{{ $_ := set (get $own "web") "names" (list $service (printf "%s.%s" $service .root.Release.Namespace) (printf "%s.%s.svc" $service .root.Release.Namespace)) }}{{ end }}
+{{- if $v.controller.enabled }}
+{{- $service := printf "%s-controller" (include "anabranch.name" .root) }}
+{{- $nodes := list }}
+{{- range until (include "anabranch.controllers" .root | int) }}
+{{- $nodes = append $nodes (include "anabranch.nodeUrl" (dict "root" $.root "pod" (printf "%s-%d" $service .))) }}
+{{- end }}
+{{- $_ := set $own "controller" (dict "host" "0.0.0.0" "port" 8080 "metrics_port" 9464 "metadata" $v.controller.metadata "database" "/var/lib/anabranch/controller.db" "nodes" $nodes "names" (list $service (printf "%s.%s" $service .root.Release.Namespace)) "segments" ($v.collectors.kafka.enabled | ternary "kafka" "none")) }}
+{{- end }}
 {{- $variables := dict }}
 {{- range list $own $v.settings }}
 {{- include "anabranch.flatten" (dict "into" $variables "prefix" "ANABRANCH_" "tree" .) }}
@@ -69,7 +90,17 @@ app.kubernetes.io/component: {{ .part }}
 - name: ANABRANCH_HOME
   value: /var/lib/anabranch
 - name: ANABRANCH_CONTROLLER_URL
-  value: {{ $v.cluster.adminUrl | quote }}
+  value: {{ include "anabranch.adminUrl" .root | quote }}
+{{- if eq .part "controller" }}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: ANABRANCH_CONTROLLER_NODE_URL
+  value: {{ include "anabranch.nodeUrl" (dict "root" .root "pod" "$(POD_NAME)") | quote }}
+{{- with $v.controller.metadataAuthSecret }}
+- name: ANABRANCH_CONTROLLER_METADATA_AUTH
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: auth}}
+{{- end }}
+{{- end }}
 - name: ANABRANCH_KAFKA_BOOTSTRAP
   value: {{ $v.kafka.bootstrap | quote }}
 {{- with $v.kafka.username }}
@@ -142,6 +173,7 @@ initContainers:
 {{- end }}
 {{- end }}
 
+{{- /* Metrics and probes; the context is the path that says ready. */ -}}
 {{- define "anabranch.probes" -}}
 ports:
   - {name: metrics, containerPort: 9464}
@@ -155,7 +187,7 @@ livenessProbe:
   timeoutSeconds: 6
   failureThreshold: 4
 readinessProbe:
-  httpGet: {path: /readyz, port: metrics}
+  httpGet: {path: {{ . }}, port: metrics}
   periodSeconds: 10
   timeoutSeconds: 6
 {{- end }}
@@ -190,13 +222,14 @@ affinity: {{ toYaml . | nindent 2 }}
   configMap: {name: {{ .files | default (include "anabranch.name" .root) }}}
 - name: scratch
   emptyDir: {}
-{{- $job := .root.Values.job }}
-{{- if not (has .part (list "job" "spark-executor")) }}
+{{- with .claim }}
+- name: state
+  persistentVolumeClaim: {claimName: {{ . }}}
+{{- else }}
+{{- if not .volume }}
 - name: state
   emptyDir: {}
-{{- else if $job.stateClaim }}
-- name: state
-  persistentVolumeClaim: {claimName: {{ $job.stateClaim }}}
+{{- end }}
 {{- end }}
 {{- $spark := .root.Values.spark }}
 {{- if and $spark.master $spark.defaultsSecret (eq .part "job") }}
@@ -246,6 +279,19 @@ affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 {{- $conf }}
+{{- end }}
+
+{{- /* The template of a volume for state, by `storage` and `storageClass`. */ -}}
+{{- define "anabranch.claim" -}}
+- apiVersion: v1
+  kind: PersistentVolumeClaim
+  metadata: {name: state}
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .storageClass }}
+    storageClassName: {{ . }}
+    {{- end }}
+    resources: {requests: {storage: {{ .storage }}}}
 {{- end }}
 
 {{- define "anabranch.files" -}}
