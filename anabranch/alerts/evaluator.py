@@ -44,6 +44,7 @@ class Evaluator:
         """Take the lease and continue from the record. Raises `lake.lease.LeaseLost`, or what Delta raises."""
         self._rules, self._notifiers, self._now = rules, notifiers, now
         self._lake, self._record, self._tables = lake, AlertRecord(lake), OpenTables(lake)
+        self.interval_seconds = rules.interval_seconds(lake)
         self._unsettled: list[Settled] = []
         self.rounds, self.evaluated_at, self.seconds = 0, float("nan"), 0.0
         self.faults: dict[str, str] = {}
@@ -84,7 +85,7 @@ class Evaluator:
             except LAKE_ERRORS as error:
                 log.warning("the table alerts cannot be written, trying again: %s", error)
             each(self)
-            until = began + self._rules.interval_seconds
+            until = began + self.interval_seconds
             while not stop.wait(min(1.0, max(0.0, until - time.monotonic()))) and time.monotonic() < until:
                 self._settle_later()
         self._settle_later()

@@ -40,13 +40,13 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
     rules = read_rules(settings.path(settings.alerts.rules))
     notifiers = notifiers_of(rules, settings.alerts_context())
     evaluator = Evaluator(settings.lake_path, rules, notifiers)
-    heartbeat = Heartbeat("the rules", STALLED_SECONDS + 10 * rules.interval_seconds)
+    heartbeat = Heartbeat("the rules", STALLED_SECONDS + 10 * evaluator.interval_seconds)
     if settings.alerts.metrics_port:
         registry = CollectorRegistry()
         registry.register(AlertMetrics(evaluator, notifiers))
 
         def not_ready() -> str | None:
-            is_recent = time.time() - evaluator.evaluated_at < 60 + 5 * rules.interval_seconds
+            is_recent = time.time() - evaluator.evaluated_at < 60 + 5 * evaluator.interval_seconds
             return None if is_recent else "the rules cannot be evaluated, or were not yet"
 
         health = ProcessHealth(heartbeat.fault, not_ready)
@@ -58,7 +58,7 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
         notifier.start()
     destinations = ", ".join(notifiers) or "nobody"
     ready(
-        f"alerts ready: {len(rules.rules)} rules every {rules.interval_seconds:g} s, {len(evaluator.alerts)} alerts on "
+        f"alerts ready: {len(rules.rules)} rules every {evaluator.interval_seconds:g} s, {len(evaluator.alerts)} alerts on "
         f"record, told to {destinations}"
     )
 

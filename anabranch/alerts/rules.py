@@ -13,12 +13,15 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from lake.files import is_remote
 from schemas.settings.section import Section, SettingsError, StrictModel
 
 MAX_FILE_BYTES = 1_000_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Of rules, destinations and labels, as Prometheus writes them."""
+INTERVAL_SECONDS, REMOTE_INTERVAL_SECONDS = 15.0, 30.0
+"""Defaults of `interval` for a lake in a folder, and in an object store, where requests cost money."""
 
 
 class RulesError(SettingsError):
@@ -135,8 +138,8 @@ Destination = Annotated[Alertmanager | Slack | Webhook | Log, Field(discriminato
 class Rules(Section):
     """The whole file."""
 
-    interval_seconds: Annotated[Duration, Field(ge=1, alias="interval")] = 15.0
-    """Time between two looks at the lake."""
+    interval: Annotated[Duration, Field(ge=1)] | None = None
+    """Time between two looks at the lake, seconds; None: `interval_seconds` chooses."""
     destinations: dict[Name, Destination] = Field(default_factory=dict)
     rules: Annotated[tuple[Rule, ...], Field(min_length=1, max_length=1_000)]
 
@@ -154,6 +157,10 @@ class Rules(Section):
                     listed = ", ".join(self.destinations) or "none"
                     raise ValueError(f"rule {rule.name}: no destination is called {name!r}; there are: {listed}")
         return self
+
+    def interval_seconds(self, lake: str) -> float:
+        """Return the time between two looks; each asks an object store once for every table that the rules read."""
+        return self.interval or (REMOTE_INTERVAL_SECONDS if is_remote(lake) else INTERVAL_SECONDS)
 
     def rule(self, name: str) -> Rule | None:
         """Return the rule of a name."""

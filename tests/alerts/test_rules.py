@@ -41,6 +41,12 @@ def test_durations_are_seconds_or_have_a_unit():
     assert rule.for_ == 90
 
 
+@pytest.mark.parametrize(("lake", "seconds"), [("var/lake", 15), ("file:///lake", 15), ("s3://bucket/lake", 30)])
+def test_default_interval_is_longer_on_object_store(lake, seconds):
+    assert rules_of({"rules": [RULE]}, "f").interval_seconds(lake) == seconds
+    assert rules_of({"interval": "5s", "rules": [RULE]}, "f").interval_seconds(lake) == 5
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -6,17 +6,20 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 import lake.remote_log
+from anabranch.alerts.evaluator import Evaluator
+from anabranch.alerts.rules import read_rules
 from lake.files import write_file
 from lake.job_lease import LEASE, Claim, take_lease
 from lake.lease import LeasedTable, LeaseLost
 from lake.store_check import check_store
-from lake.tables import OpenTable, OpenTables, create_table
+from lake.tables import OpenTable, OpenTables, create_lake, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DEAD_LETTERS
@@ -80,6 +83,16 @@ def test_checking_unchanged_lease_is_one_head(store):
         leased.check()
         assert leased.last_token("another") == 0
     assert store.requests() == [("HEAD", f"{LOG}/{2:020}.json", 404)] * 3
+
+
+def test_shipped_alerts_ask_at_most_thirty_times_a_minute(store):
+    create_lake(LAKE)
+    evaluator = Evaluator(LAKE, read_rules(Path(__file__).parents[2] / "conf" / "alerts.yaml"), {})
+    evaluator.round()
+    store.requests()
+    evaluator.round()
+    assert evaluator.faults == {}
+    assert len(store.requests()) * 60 / evaluator.interval_seconds <= 30
 
 
 def test_cleaned_log_is_noticed_in_time(store, monkeypatch):

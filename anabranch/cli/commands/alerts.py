@@ -135,14 +135,14 @@ def test_rule(context: Context, rule: str, at: datetime | None, output: str) -> 
     from anabranch.alerts.asking import rehearse
     from anabranch.alerts.evaluator import utc_now
 
-    now = at or utc_now()
+    now, lake = at or utc_now(), context.settings.lake_path
     with _errors(context):
         rules = _read_rules(context)
         chosen = next((candidate for candidate in rules.rules if candidate.name == rule), None)
         if chosen is None:
             names = ", ".join(candidate.name for candidate in rules.rules)
             raise click.UsageError(f"no rule is called {rule!r}; there are: {names}")
-        alerts = rehearse(context.settings.lake_path, chosen, rules.interval_seconds, now)
+        alerts = rehearse(lake, chosen, rules.interval_seconds(lake), now)
     if output == "json":
         shown = [_shown(alert) for alert in alerts]
         click.echo(json.dumps({"rule": rule, "at": _said(now), "alerts": shown}, default=_said))
