@@ -29,13 +29,17 @@ PIECES = 16
 """Number of pieces in which topics are stored."""
 
 
+class TooEarly(RebuildError):
+    """Rows have to stay until the job has run on; nothing is wrong with the record."""
+
+
 def make_horizon(
     lake: str, midnight: datetime, settings: EngineSettings, configured: ConfiguredPolicy, scratch: Path | None = None
 ) -> Horizon:
     """Build the horizon at a midnight (aware), starting from the previous one if any. Does not store it.
 
     Topics whose later rows are removed too are left out: a later horizon covers them. Memory: the state of the whole
-    fleet, and a chunk of the lake. Raises `RebuildError`, and what Delta and the file system raise.
+    fleet, and a chunk of the lake. Raises `TooEarly`, `RebuildError`, and what Delta and the file system raise.
     """
     before = midnight - timedelta(microseconds=1)
     batches = Batches(read_outline(lake, columns_of(BATCHES)))
@@ -43,7 +47,7 @@ def make_horizon(
         raise RebuildError(f"the job's clock was set back over {midnight:%F}: choose another number of days")
     if not batches.goes_on_after(midnight):
         # Its first batch may be a repetition, which is compared with the rows of the last one.
-        raise RebuildError(f"the job has not run since {midnight:%F}: its last rows have to stay until it has")
+        raise TooEarly(f"the job has not run since {midnight:%F}: its last rows have to stay until it has")
     with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
         history = RecordedHistory(lake, Path(folder), until=before, horizon=_begin(lake, before))
         if history.generation is None:

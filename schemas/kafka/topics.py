@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from schemas.kafka.messages import MAX_VALUE_BYTES
 
 
+REPLICAS = 3
+"""Replicas of a topic, where there are as many brokers."""
+
+
 @dataclass(frozen=True)
 class KafkaTopic:
     """A Kafka topic: logical name, number of partitions, broker-side settings."""
@@ -19,6 +23,10 @@ class KafkaTopic:
     name: str
     partitions: int
     config: dict[str, str] = field(default_factory=dict)
+
+    def config_of(self, replicas: int) -> dict[str, str]:
+        """Return its settings with some replicas: of three, two must have a write, so that it outlives a broker."""
+        return {**self.config, "min.insync.replicas": "2" if replicas >= REPLICAS else "1"}
 
 
 TIMESTAMP_TYPE = "LogAppendTime"

@@ -26,13 +26,14 @@ def test_strimzi_topics_have_partitions_and_settings():
     assert stats["metadata"]["labels"] == {"strimzi.io/cluster": "main"}
     assert (stats["spec"]["partitions"], stats["spec"]["replicas"]) == (4, 3)
     assert stats["spec"]["config"]["message.timestamp.type"] == "LogAppendTime"
+    assert stats["spec"]["config"]["min.insync.replicas"] == "2"
 
 
 def test_longer_retention_ok_client_time_is_not():
-    right = {**CONTROL_EVENTS.config, "retention.ms": "-1"}
-    assert kafka.config_problems(CONTROL_EVENTS, right) == []
-    wrong = {**right, "message.timestamp.type": "CreateTime", "retention.ms": "1000"}
-    assert kafka.config_problems(CONTROL_EVENTS, wrong) == [
+    right = {**CONTROL_EVENTS.config, "retention.ms": "-1", "min.insync.replicas": "2"}
+    assert kafka.config_problems(CONTROL_EVENTS, right, 3) == []
+    wrong = {**right, "message.timestamp.type": "CreateTime", "retention.ms": "1000", "min.insync.replicas": "1"}
+    assert kafka.config_problems(CONTROL_EVENTS, wrong, 2) == [
         "control-events: message.timestamp.type is CreateTime, LogAppendTime is wanted",
         "control-events: retention.ms is 1000, 604800000 is wanted",
     ]
@@ -54,6 +55,15 @@ def test_topics_are_created_once_and_checked(broker, monkeypatch):
     assert run(broker.bootstrap, *create).output == "created made-by-command\n"
     wait_until(lambda: run(broker.bootstrap, "check").exit_code == 0, 30, 0.2)
     assert "exists" in run(broker.bootstrap, *create).output
+    more = run(broker.bootstrap, "check", "--replication-factor", "3")
+    assert (more.exit_code, more.output.splitlines()[:2]) == (
+        1,
+        [
+            "made-by-command has partitions with 1 replica, 3 are wanted: raise them with kafka-reassign-partitions.sh, "
+            "or give --replication-factor if so few are meant",
+            "made-by-command: min.insync.replicas is 1, 2 is wanted",
+        ],
+    )
     monkeypatch.setattr(kafka, "wanted_topics", lambda _: (replace(topic, partitions=3),))
     fewer = run(broker.bootstrap, "check")
     assert (fewer.exit_code, "has 2 partitions, 3 are wanted" in fewer.output) == (1, True)

@@ -43,7 +43,7 @@ from engine.autoscale.topics_codec import unpack_topics
 from engine.kernel.packed import StoredPart
 from engine.replay import RebuildError
 from lake import retention_filter
-from lake.compaction import ALONE
+from lake.compaction import ALONE, exclude_others
 from lake.files import read_table, table_path
 from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs
@@ -400,6 +400,38 @@ def test_command_deletes_on_request_keeping_one_horizon(lake, tmp_path):
     done = CliRunner().invoke(cli, replayed_all)
     assert done.exit_code == 0, done.output
     assert "rows before 2025-11-21 are forgotten: compared from there on" in done.output
+
+
+def test_hourly_retention_waits_or_fails(tmp_path):
+    """It waits for a lake, the job or a compaction; a record that it cannot use is an error."""
+    lake, own = str(tmp_path / "lake"), tmp_path / "own.toml"
+    days = (datetime.now(timezone.utc).date() - DAY).days
+    own.write_text(f'[lake]\npath = "{lake}"\n' + CONFIGURED_RETENTION.format(whole=days, less=days - 1))
+
+    def retain(*more):
+        asked = ["--home", str(tmp_path), "--config", str(own), "lake", "retain", *more, "--apply"]
+        done = CliRunner().invoke(cli, asked)
+        return done.exit_code, done.output
+
+    assert retain()[0] == 0
+    in_a_lake(calm(range(-90, -10, 10)), lake)
+    code, said = retain()
+    assert (code, "segment_load is left as it is for now: the job has not run since" in said) == (0, True)
+    assert retain("segment_load", "--days", str(days))[0] == 1
+    shutil.rmtree(lake)
+    in_a_lake(calm(range(-90, 90, 10)), lake)
+    with exclude_others(lake, SEGMENT_LOAD):
+        code, said = retain()
+        assert (code, "segment_load is being compacted by another process" in said) == (0, True)
+    shutil.rmtree(lake)
+    bucket = calm()
+    bucket.batch(MIDNIGHT - 5 * MINUTE, tick(1))
+    in_a_lake(bucket, lake)
+    code, said = retain()
+    assert (code, "clock was set back" in said) == (1, True)
+    damaged = Path(lake) / "segment_load" / "_delta_log" / f"{0:020}.json"
+    damaged.write_text("{")
+    assert retain()[0] == 3
 
 
 @pytest.mark.process

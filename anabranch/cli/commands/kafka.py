@@ -8,11 +8,12 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.exits import FOUND, Unreachable
-from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS, KafkaTopic
+from anabranch.cli.reports import quantity
+from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS, REPLICAS, KafkaTopic
 from schemas.printable import printable
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata  # type: ignore[attr-defined]
 
 SECONDS = 20.0
 
@@ -23,7 +24,7 @@ def kafka_command() -> None:
 
 
 @kafka_command.command("create")
-@click.option("--replication-factor", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--replication-factor", type=click.IntRange(1), default=REPLICAS, show_default=True)
 @click.option(
     "--output",
     type=click.Choice(["text", "strimzi"]),
@@ -46,9 +47,9 @@ def create_missing(context: Context, replication_factor: int, output: str, clust
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     admin = admin_client(context)
-    existing = topics_at(context, admin)
+    existing = metadata_at(context, admin).topics
     new = [
-        NewTopic(topic.name, topic.partitions, replication_factor, config=topic.config)
+        NewTopic(topic.name, topic.partitions, replication_factor, config=topic.config_of(replication_factor))
         for topic in topics
         if topic.name not in existing
     ]
@@ -69,9 +70,14 @@ def create_missing(context: Context, replication_factor: int, output: str, clust
 
 
 @kafka_command.command("check")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    help=f"Least replicas of each topic; without it {REPLICAS}, or as many as there are brokers.",
+)
 @click.pass_obj
-def check_topics(context: Context) -> None:
-    """Compare partitions and settings of the topics with what the job needs.
+def check_topics(context: Context, replication_factor: int | None) -> None:
+    """Compare partitions, replicas and settings of the topics with what `kafka create` would make.
 
     Exit code 1: something is wrong.
     """
@@ -79,20 +85,21 @@ def check_topics(context: Context) -> None:
     from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     admin = admin_client(context)
-    topics, existing = wanted_topics(context), topics_at(context, admin)
+    metadata = metadata_at(context, admin)
+    topics, existing = wanted_topics(context), metadata.topics
+    replicas = replication_factor or min(REPLICAS, len(metadata.brokers))
     problems = [f"{topic.name} is missing: anabranch kafka create" for topic in topics if topic.name not in existing]
     there = [topic for topic in topics if topic.name in existing]
     asked = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in there]
     answers = admin.describe_configs(asked, request_timeout=SECONDS) if asked else {}
     for topic, resource in zip(there, asked, strict=True):
-        if existing[topic.name] < topic.partitions:
-            problems.append(f"{topic.name} has {existing[topic.name]} partitions, {topic.partitions} are wanted")
+        problems += size_problems(topic, existing[topic.name], replicas)
         try:
             settings = {key: entry.value for key, entry in answers[resource].result(SECONDS + 10).items()}
         except KafkaException as error:
             problems.append(f"settings of {topic.name} cannot be read: {printable(error.args[0].str())}")
             continue
-        problems += config_problems(topic, settings)
+        problems += config_problems(topic, settings, replicas)
     for problem in problems:
         click.echo(problem)
     click.echo(f"{len(topics)} topics at {context.settings.kafka.bootstrap}: {len(problems) or 'no'} problems")
@@ -105,10 +112,24 @@ def wanted_topics(context: Context) -> tuple[KafkaTopic, ...]:
     return (*KAFKA_TOPICS, *(BUNDLE_TOPICS if context.settings.bundles.enabled else ()))
 
 
-def config_problems(topic: KafkaTopic, settings: dict[str, str]) -> list[str]:
+def size_problems(topic: KafkaTopic, actual: TopicMetadata, replicas: int) -> list[str]:
+    """Return what a topic has too few of; more are fine."""
+    partitions, problems = actual.partitions.values(), []
+    if len(partitions) < topic.partitions:
+        problems.append(f"{topic.name} has {len(partitions)} partitions, {topic.partitions} are wanted")
+    least = min((len(partition.replicas) for partition in partitions), default=replicas)
+    if least < replicas:
+        problems.append(
+            f"{topic.name} has partitions with {quantity(least, 'replica')}, {replicas} are wanted: raise them with "
+            "kafka-reassign-partitions.sh, or give --replication-factor if so few are meant"
+        )
+    return problems
+
+
+def config_problems(topic: KafkaTopic, settings: dict[str, str], replicas: int) -> list[str]:
     """Return what a topic's settings get wrong; longer retention and larger messages are fine."""
     problems = []
-    for key, wanted in topic.config.items():
+    for key, wanted in topic.config_of(replicas).items():
         actual = settings.get(key, "")
         if wanted.isdigit():
             is_right = actual == "-1" if key == "retention.ms" else False
@@ -126,7 +147,7 @@ def strimzi_topic(topic: KafkaTopic, replicas: int, cluster: str) -> dict[str, o
         "apiVersion": "kafka.strimzi.io/v1",
         "kind": "KafkaTopic",
         "metadata": {"name": topic.name, "labels": {"strimzi.io/cluster": cluster}},
-        "spec": {"partitions": topic.partitions, "replicas": replicas, "config": dict(topic.config)},
+        "spec": {"partitions": topic.partitions, "replicas": replicas, "config": topic.config_of(replicas)},
     }
 
 
@@ -138,15 +159,14 @@ def admin_client(context: Context) -> AdminClient:
     return AdminClient(context.settings.kafka_connection().librdkafka({"log_level": 0}))
 
 
-def topics_at(context: Context, admin: AdminClient) -> dict[str, int]:
-    """Return the topics that exist, with their partitions; raises `Unreachable`."""
+def metadata_at(context: Context, admin: AdminClient) -> ClusterMetadata:
+    """Return the topics and brokers that exist; raises `Unreachable`."""
     from confluent_kafka import KafkaException
 
     try:
-        metadata = admin.list_topics(timeout=SECONDS)
+        return admin.list_topics(timeout=SECONDS)
     except KafkaException as error:
         reason = printable(error.args[0].str())
         raise Unreachable(
             f"Kafka at {context.settings.kafka.bootstrap} does not answer: {reason}; see [kafka] bootstrap"
         ) from error
-    return {name: len(topic.partitions) for name, topic in metadata.topics.items()}

@@ -37,7 +37,8 @@ def retain_rows(
     anabranch lake retain segment_load --days 90 --apply
     anabranch lake retain decisions --days 400 --namespace test/load --apply
 
-    Safe while the job and an executor run; deploy/anabranch-lake.timer does it every hour. Old rows stay that say how
+    Safe while the job and an executor run; deploy/anabranch-lake.timer does it every hour. Without a lake yet, without a
+    run of the job on any day that is kept, or while another process compacts, it is left to the next hour. Old rows stay that say how
     things stand since: the newest load of each segment, layout, policy and consumers of each topic, hold and decision
     of each topic, every deletion; decisions that are not over; and the last six hours before the days that are kept.
     With decisions go their outcomes and waits. Before anything goes, what a rebuild of the job's state needs of the old
@@ -107,6 +108,7 @@ def _apply_cut(context: Context, cut: Cut, table: Table, is_applied: bool, is_da
     """Forget the rows of a table, or say what would go; return whether there are any."""
     from deltalake.exceptions import DeltaError
 
+    from anabranch.history.state_snapshots import TooEarly
     from engine.replay import RebuildError
     from lake.compaction import Compacting
     from lake.forgotten import is_marked
@@ -124,9 +126,15 @@ def _apply_cut(context: Context, cut: Cut, table: Table, is_applied: bool, is_da
             if table not in (DEAD_LETTERS, BATCHES):
                 _make_horizon(context, cut)
             done = forget_rows(lake, table, cut.before, is_dry_run=False, namespaces=cut.namespaces)
+    except (Compacting, TooEarly) as error:
+        if not is_daily:
+            raise click.ClickException(f"{table.name} was left as it is: {error}") from error
+        # The next run makes up for it.
+        click.echo(f"{table.name} is left as it is for now: {error}")
+        return False
     except RebuildError as error:
         raise click.ClickException(f"{table.name} was left as it is, for a rebuild would fail: {error}") from error
-    except (Compacting, DeltaError, OSError) as error:
+    except (DeltaError, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise click.ClickException(f"{table.name} was left as it is: {reason}") from error
     verb = "forgotten" if is_applied else "would go"
