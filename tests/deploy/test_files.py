@@ -79,8 +79,6 @@ def test_units_of_deploy_md_are_enabled(tmp_path):
 def test_compose_sets_settings_that_load(tmp_path):
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     assert set(services) == {"topics", "job", "executor", "collector", "kafka-collector", "page", "alerts", "upkeep"}
-    by_timer = re.findall(r"anabranch\.toml (lake .*)", (DEPLOY / "anabranch-lake.service").read_text())
-    assert re.findall(r"anabranch (lake .*?);", services["upkeep"]["command"][0]) == by_timer
     for name, service in services.items():
         variables = {
             key: re.sub(r"\$\{\w+:-(.*)\}|\$\{\w+:\?.*\}", lambda found: found[1] or "host:1", value)
@@ -93,9 +91,47 @@ def test_compose_sets_settings_that_load(tmp_path):
         assert service["read_only"], name
 
 
+def test_lake_is_looked_after_alike():
+    """The record is checked last, and no failure is passed over."""
+    unit = (DEPLOY / "anabranch-lake.service").read_text()
+    by_timer = re.findall(r"^ExecStart=/\S+ --config \S+ (.*)", unit, re.MULTILINE)
+    assert by_timer == ["lake optimize", "lake retain --apply", "lake vacuum", "lake check"]
+    upkeep = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["upkeep"]
+    assert re.findall(r"^  anabranch (.*)", upkeep["command"][0], re.MULTILINE) == by_timer
+    assert upkeep["entrypoint"][-1] == "-ec"
+    chart = (DEPLOY / "helm/anabranch/templates/upkeep.yaml").read_text()
+    assert re.findall(r"anabranch (lake \w+(?: --apply)?)", chart) == by_timer
+
+
+def test_supervisors_leave_what_needs_a_person():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name, service in services.items():
+        if service["restart"] != "no" and name != "upkeep":
+            assert service["entrypoint"][:6] == ["tini", "-e", "2", "-e", "4", "--"], name
+    for unit in UNITS:
+        text, wanted = unit.read_text(), "2 4" if unit.name == "anabranch-stream.service" else "2"
+        if "Restart=" in text:
+            assert f"RestartPreventExitStatus={wanted}\n" in text, unit.name
+
+
+def test_compose_passes_settings_of_secured_kafka(tmp_path):
+    """By a file of variables and a folder of certificates; both may be left out."""
+    text = (DEPLOY / "compose.yaml").read_text()
+    for service in yaml.safe_load(text)["services"].values():
+        assert service["env_file"] == "${SETTINGS:-/dev/null}"
+        assert "${CERTIFICATES:-/etc/ssl/certs}:/etc/anabranch:ro" in service["volumes"]
+    head = text.partition("x-process")[0].replace("=/etc/anabranch/", f"={DEPLOY.parent}/tests/tls/")
+    variables = dict(re.findall(r"(ANABRANCH_KAFKA\w+)=([^,\s]+)", head))
+    kafka = load_settings([], tmp_path, variables).kafka_connection().librdkafka({})
+    assert kafka["security.protocol"] == "SASL_SSL"
+    assert (kafka["sasl.mechanism"], kafka["ssl.ca.location"][-10:]) == ("SCRAM-SHA-512", "tls/ca.pem")
+    assert kafka["sasl.username"] == kafka["sasl.password"] == "…"
+
+
 def test_new_volumes_belong_to_the_account():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    mounts = {volume.partition(":")[2] for service in services.values() for volume in service["volumes"]}
+    volumes = {volume for service in services.values() for volume in service["volumes"] if not volume.startswith("$")}
+    mounts = {volume.partition(":")[2] for volume in volumes}
     folders = re.findall(r"install -d -o 10001 -g 10001 -m 0700 (.+)", (DEPLOY / "Containerfile").read_text())
     assert mounts == set(" ".join(folders).split())
 
