@@ -15,7 +15,7 @@ import pyarrow as pa
 import pydantic_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
+from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS, Gate
 from engine.kernel.records import INTERNAL_ERROR
 from runtime.telemetry.health import UNWATCHED, ProcessHealth
 from runtime.telemetry.serving import LOOPBACK, MetricsServer, serve_metrics
@@ -28,6 +28,7 @@ from streaming.job.metrics import (
     AUTO_SPLITS,
     BATCH_SECONDS,
     BATCHES,
+    CONSUMERS_WANTED,
     DEAD_LETTERS_MADE,
     DECISIONS_MADE,
     EVALUATIONS,
@@ -90,6 +91,8 @@ class StreamMeter:
                 self._metrics[name].labels(value)
         self._open: dict[str, tuple[str, str]] = {}
         """Id and action of the last decision without an outcome, by topic."""
+        self._held_by_consumers: set[str] = set()
+        """Topics that would merge if they had fewer consumers."""
         self._set(TICK_INTERVAL, tick_seconds)
         self._set(LAST_EVALUATION, now)
         self._set(KAFKA_ANSWERS, 1)
@@ -125,6 +128,19 @@ class StreamMeter:
         if suppressed := holds.keys() & _SUPPRESSED.keys():
             for subject, gate in batch.where(HOLDS, "gate", suppressed, "subject", "gate"):
                 self._topic_series[_SUPPRESSED[gate].name].add(subject)
+        self._observe_consumers(batch)
+
+    def _observe_consumers(self, batch: WrittenBatch) -> None:
+        """Update the consumers that topics want, by their layouts and by the last hold of those that may merge."""
+        held, merge_consumers = self._held_by_consumers, Gate.MERGE_CONSUMERS.value
+        topics = {topic for layouts in batch.layouts for topic in layouts["subject"].to_pylist()}
+        watched = held.union(*batch.where(HOLDS, "gate", [merge_consumers], "subject"))
+        for topic, gate in batch.where(HOLDS, "subject", watched, "subject", "gate") if watched else ():
+            (held.add if gate == merge_consumers else held.discard)(topic)
+        active = self._topic_series[ACTIVE_SEGMENTS.name].values
+        self._topic_series[CONSUMERS_WANTED.name].set_all(
+            (topic, active[topic] - (topic in held)) for topic in topics | watched if topic in active
+        )
 
     def _observe_events(self, batch: WrittenBatch) -> None:
         kinds = batch.count(EVENTS, "type")
@@ -148,6 +164,7 @@ class StreamMeter:
                 continue
             for topic, _ in rows:
                 self._open.pop(topic, None)
+                self._held_by_consumers.discard(topic)
                 for series in self._topic_series.values():
                     series.remove(topic)
 

@@ -135,6 +135,13 @@ ACTIVE_SEGMENTS = JobMetric(
     ("topic",),
     "Active segments of the topic, by the newest layout that was read since the job's start.",
 )
+CONSUMERS_WANTED = JobMetric(
+    "gauge",
+    "anabranch_topic_consumers_wanted",
+    ("topic",),
+    "Consumers that each STREAM and CHECKPOINT subscription of the topic should have: one per active segment, and one "
+    "fewer while `merge-consumers` holds the topic, so that it can merge.",
+)
 AUTO_SPLITS = JobMetric(
     "counter",
     "pulsar_scalable_topic_auto_splits_total",
@@ -198,6 +205,8 @@ docs/alerts.md.
   series from the first layout, outcome or hold that is read of it, and none any more once it is deleted. Applied splits
   and merges are counted by the outcome that the executor reports. Ten thousand topics make a scrape of 2.5 MB in 0.7 s:
   scrape such a job once a minute rather than every few seconds.
+- KEDA scales consumers with a trigger of type `prometheus`: `query: anabranch_topic_consumers_wanted{{topic="topic://acme/shop/orders"}}`,
+  `threshold: "1"` and `ignoreNullValues: "false"`: a job that has just started does not know all topics.
 - Rules for alerts: `conf/prometheus-alerts.yml`. The watchdog behind `anabranch_stream_evaluation_outage` also logs:
   once when the evaluation of every topic has stopped for three ticks, with what to do, and once
   when it goes on.

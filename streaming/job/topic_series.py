@@ -19,19 +19,20 @@ class TopicSeries(Collector):
     def __init__(self, metric: JobMetric) -> None:
         """Create a counter or gauge labelled by topic."""
         self._metric = metric
-        self._values: dict[str, float] = {}
+        self.values: dict[str, float] = {}
+        """By topic; to be read by the thread that writes."""
 
     def set_all(self, values: Iterable[tuple[str, float]]) -> None:
         """Set values of some topics."""
-        self._values.update(values)
+        self.values.update(values)
 
     def add(self, topic: str) -> None:
         """Increment the value of a topic."""
-        self._values[topic] = self._values.get(topic, 0) + 1
+        self.values[topic] = self.values.get(topic, 0) + 1
 
     def remove(self, topic: str) -> None:
         """Remove the series of a topic, if any."""
-        self._values.pop(topic, None)
+        self.values.pop(topic, None)
 
     def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield the metric without series."""
@@ -40,7 +41,7 @@ class TopicSeries(Collector):
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield the metric with its current series."""
         family = self._family()
-        for topic, value in self._values.copy().items():
+        for topic, value in self.values.copy().items():
             family.add_metric([topic], value)
         yield family
 

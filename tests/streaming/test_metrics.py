@@ -220,6 +220,26 @@ def test_active_segments_follow_workers_and_deletion(scrape):
     assert ("pulsar_scalable_topic_active_segments", other) not in values
 
 
+def test_consumers_wanted_allow_merges(scrape):
+    """With a consumer per segment nothing would ever merge."""
+    wanted = ("anabranch_topic_consumers_wanted", TOPIC)
+    meter = observed(of_layouts((TOPIC, 4)))
+    assert scrape(meter)[wanted] == 4
+    meter.observe_batch(batch(rows={HOLDS.name: [(TOPIC, "merge-consumers"), ("another", "merge-consumers")]}))
+    values = scrape(meter)
+    assert values[wanted] == 3
+    assert (wanted[0], "another") not in values
+    meter.observe_batch(of_layouts((TOPIC, 3), ("another", 2)))
+    values = scrape(meter)
+    assert (values[wanted], values[wanted[0], "another"]) == (2, 1)
+    meter.observe_batch(batch(rows={HOLDS.name: [(TOPIC, "merge-thresholds")]}))
+    assert scrape(meter)[wanted] == 3
+    meter.observe_batch(batch(rows={HOLDS.name: [(TOPIC, "merge-consumers"), (TOPIC, "merge-window")]}))
+    assert scrape(meter)[wanted] == 3
+    meter.observe_batch(of_layouts((TOPIC, None)))
+    assert wanted not in scrape(meter)
+
+
 def test_fleet_tick_sets_lag_and_last_evaluation(scrape):
     of_one_topic = event("tick", TOPIC, at=NOW + 3)
     meter = observed(batch(NOW + 4, {EVENTS.name: [of_one_topic]}))
