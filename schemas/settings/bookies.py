@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from schemas.base import Name
 from schemas.bookies import SwitchSettings
 from schemas.settings.controller import Credentials, ZooKeeperAddress
-from schemas.settings.section import Section
+from schemas.settings.section import Port, Section
 
 ClusterAddress = Annotated[str, Field(pattern=r"^zks?://[^/\s]+/?$", max_length=2048)]
 
@@ -61,6 +61,8 @@ class BookieSettings(Section):
     """Ledgers copied, compared or deleted at a time; lower it to spare the bookies."""
     session_seconds: Annotated[float, Field(ge=1, le=300)]
     """Seconds of silence after which another orchestrator can take over."""
+    metrics_port: Port
+    """Port of the metrics and probes of a switch, rollback or cleanup, at [metrics] host; 0: none."""
 
     @property
     def zookeeper(self) -> ZooKeeperAddress:

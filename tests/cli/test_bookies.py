@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
 
+from anabranch.bookkeeper.orchestrator import Progressed
 from anabranch.bookkeeper.term import CurrentOrchestrator
+from anabranch.cli.bookies import switch
 from anabranch.cli.bookies.report import status_text
 from anabranch.cli.main import cli
+from anabranch.local.broker import free_ports
 from decisions.bookkeeper.decide import decide
 from decisions.bookkeeper.gates import ledger_advice
 from schemas.bookies import BookieSnapshot
+from schemas.settings.root import load_settings
 from tests.decisions.bookkeeper.world import before_switch, changed, in_switch, ledger, to_the_end
 from tests.query.views.recorded_switch import SwitchStory
 
@@ -103,3 +110,20 @@ def test_every_switch_failure_has_advice() -> None:
     for reason in ("LedgerFenced: x", "NotEnoughBookies: x", "was open again after each of 5 unloads", "else"):
         told.add(ledger_advice(1, reason, "old", "new"))
     assert len(told) == 7
+
+
+@pytest.mark.process
+def test_progress_of_switch_is_served(tmp_path):
+    (port,) = free_ports(1)
+    settings = load_settings([], tmp_path, {"ANABRANCH_BOOKIES__METRICS_PORT": str(port)})
+    with switch._meter(SimpleNamespace(settings=settings)) as moved:
+        moved(Progressed("BUILD", "copy", done=5, of=17, failed=2))
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        with urlopen(f"http://127.0.0.1:{port}/livez", timeout=10) as answer:
+            assert answer.status == 200
+    for line in ('status="done"} 3.0', 'status="failed"} 2.0', 'status="left"} 12.0'):
+        assert f"anabranch_bookies_steps{{{line}" in lines
+    assert 'anabranch_live{part="bookies"} 1.0' in lines
+    with pytest.raises(URLError):
+        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)

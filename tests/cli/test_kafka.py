@@ -59,8 +59,8 @@ def test_topics_are_created_once_and_checked(broker, monkeypatch):
     assert (more.exit_code, more.output.splitlines()[:2]) == (
         1,
         [
-            "made-by-command has partitions with 1 replica, 3 are wanted: raise them with kafka-reassign-partitions.sh, "
-            "or give --replication-factor if so few are meant",
+            "made-by-command has partitions with 1 replica, 3 are wanted: add them with "
+            "kafka-reassign-partitions.sh; if so few are meant, say --replication-factor",
             "made-by-command: min.insync.replicas is 1, 2 is wanted",
         ],
     )

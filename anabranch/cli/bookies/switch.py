@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -56,8 +56,8 @@ def rehearse_switch(bookies: Bookies, operation: SwitchOperation, request: Reque
 
 def carry_out(bookies: Bookies, operation: SwitchOperation, request: Request, output: str) -> None:
     """Request the operation and work until nothing is left. Exit code 1 if something failed."""
-    with _term(bookies) as term, _progress_bar() as watch:
-        orchestrator = _orchestrator(bookies, term.expectation, watch)
+    with _meter(bookies) as meter, _term(bookies) as term, _progress_bar() as watch:
+        orchestrator = _orchestrator(bookies, term.expectation, lambda now: (meter(now), watch(now)))
         with _stopped_by_signals(orchestrator):
             # Write a directive only in our term, and when no deletion of the previous orchestrator is under way.
             registry, snapshot, answer = _read_request(bookies, operation, request)
@@ -79,8 +79,8 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
     if request.dry_run:
         _print_cleanup(decide(bookies.read_snapshot("cleanup", "whole", request)), output)
         return
-    with _term(bookies) as term, _progress_bar() as watch:
-        orchestrator = _orchestrator(bookies, term.expectation, watch)
+    with _meter(bookies) as meter, _term(bookies) as term, _progress_bar() as watch:
+        orchestrator = _orchestrator(bookies, term.expectation, lambda now: (meter(now), watch(now)))
         _wait_for_deletions(term)
         with _stopped_by_signals(orchestrator):
             answer, missed = orchestrator.cleanup(request, decide)
@@ -237,6 +237,36 @@ def _stopped_by_signals(orchestrator: SwitchOrchestrator) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _meter(bookies: Bookies) -> Iterator[Callable[[Progressed], None]]:
+    """Serve metrics and probes at [bookies] metrics_port, also while another process has the term."""
+    settings = bookies.settings
+    if not settings.bookies.metrics_port:
+        yield lambda _: None
+        return
+    from prometheus_client import CollectorRegistry, Gauge
+
+    from runtime.telemetry.serving import MetricsError, serve_metrics
+
+    registry = CollectorRegistry()
+    steps = Gauge("anabranch_bookies_steps", "Steps of the current pass.", ["status"], registry=registry)
+    moved_at = Gauge("anabranch_bookies_progress_timestamp_seconds", "When steps last ended.", registry=registry)
+
+    def moved(now: Progressed) -> None:
+        for status, number in (("done", now.done - now.failed), ("failed", now.failed), ("left", now.of - now.done)):
+            steps.labels(status).set(number)
+        moved_at.set_to_current_time()
+
+    try:
+        server = serve_metrics(
+            registry, settings.bookies.metrics_port, "bookies.metrics_port", settings.metrics, "bookies"
+        )
+    except MetricsError as error:
+        raise click.ClickException(str(error)) from error
+    with closing(server):
+        yield moved
 
 
 @contextmanager

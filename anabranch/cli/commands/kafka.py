@@ -120,8 +120,8 @@ def size_problems(topic: KafkaTopic, actual: TopicMetadata, replicas: int) -> li
     least = min((len(partition.replicas) for partition in partitions), default=replicas)
     if least < replicas:
         problems.append(
-            f"{topic.name} has partitions with {quantity(least, 'replica')}, {replicas} are wanted: raise them with "
-            "kafka-reassign-partitions.sh, or give --replication-factor if so few are meant"
+            f"{topic.name} has partitions with {quantity(least, 'replica')}, {replicas} are wanted: add them with "
+            "kafka-reassign-partitions.sh; if so few are meant, say --replication-factor"
         )
     return problems
 

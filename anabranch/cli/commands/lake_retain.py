@@ -37,14 +37,14 @@ def retain_rows(
     anabranch lake retain segment_load --days 90 --apply
     anabranch lake retain decisions --days 400 --namespace test/load --apply
 
-    Safe while the job and an executor run; deploy/anabranch-lake.timer does it every hour. Without a lake yet, without a
-    run of the job on any day that is kept, or while another process compacts, it is left to the next hour. Old rows stay that say how
-    things stand since: the newest load of each segment, layout, policy and consumers of each topic, hold and decision
-    of each topic, every deletion; decisions that are not over; and the last six hours before the days that are kept.
-    With decisions go their outcomes and waits. Before anything goes, what a rebuild of the job's state needs of the old
-    rows is kept in the table `horizons`: rebuild, replay and explain go on from there, and say so when they are asked
-    for something older. Of batches those go of whose time nothing can be asked any more. Of dead letters a day stays
-    that has the newest of a Kafka partition.
+    Safe while the job and an executor run; deploy/anabranch-lake.timer does it every hour. Without a lake yet, without
+    a run of the job on any day that is kept, or while another process compacts, it is left to the next hour. Old rows
+    stay that say how things stand since: the newest load of each segment, layout, policy and consumers of each topic,
+    hold and decision of each topic, every deletion; decisions that are not over; and the last six hours before the
+    days that are kept. With decisions go their outcomes and waits. Before anything goes, what a rebuild of the job's
+    state needs of the old rows is kept in the table `horizons`: rebuild, replay and explain go on from there, and say
+    so when they are asked for something older. Of batches those go of whose time nothing can be asked any more. Of
+    dead letters a day stays that has the newest of a Kafka partition.
 
     The disk is free once `anabranch lake vacuum` deletes the files.
     """
