@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from schemas.kafka.messages import MAX_VALUE_BYTES
 
-
 REPLICAS = 3
 """Replicas of a topic, where there are as many brokers."""
 
