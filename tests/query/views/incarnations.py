@@ -118,7 +118,7 @@ class Incarnations:
         if not records:
             return
         self._pending += self.bucket.batch(now, *records).decisions
-        topics, table = self.bucket.states()
+        topics, table = self.bucket.live()
         there = {name: topic for name, topic in topics.topics.items() if topic.known is not None}
         self.known.append(
             Known(

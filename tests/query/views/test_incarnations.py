@@ -24,11 +24,9 @@ DATED_LATE = "late ones dated after the deletion"
 @pytest.fixture(
     scope="module",
     params=[
-        "all",
-        "none",
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("all", "none", f"all, {REPLACED}")),
         "some",
         f"all, {HALF_LOST}",
-        f"all, {REPLACED}",
         f"none, {REPLACED}",
         f"all, {DATED_LATE}",
     ],
@@ -85,7 +83,7 @@ def test_life_grows_with_each_recreation(ask):
 
 
 def test_load_at_is_what_the_engine_knew(stream, ask):
-    for known in stream.known[::9]:
+    for known in stream.known[::18]:
         found = ask(f"SELECT topic, segment_id, msg_rate_in FROM load_at({literal(known.at)})")
         expected = {
             (topic, segment): known.loads.get((topic, segment))
