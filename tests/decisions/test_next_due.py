@@ -16,6 +16,7 @@ from decisions.autoscale.policy_columns import PolicyColumns
 from decisions.kernel.readings import MAX_INSTANT_MS
 from tests.decisions.packing import pack_snapshots
 from tests.decisions.snapshots import random_snapshot
+from tests.examples import only_first
 
 URGENT = {Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF}
 
@@ -77,7 +78,7 @@ def due_by_topic(snapshots):
         yield snapshots[place], type(due)._make(column[topic].item() for column in due)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", only_first(1, range(4)))
 def test_next_due_matches_decide_for_each_topic(seed):
     rng, met = Random(f"due {seed}"), Counter()
     for one, due in due_by_topic([drawn(rng, number) for number in range(8_000)]):

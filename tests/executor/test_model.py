@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import only_first
 from tests.executor.model import __main__ as page
 from tests.executor.model.explore import broken_rules, explore
 from tests.executor.model.rules import Rules
@@ -73,7 +74,7 @@ def test_older_outcome_lost_without_announcement(siblings: int):
         assert [step.what for step in found.trace][-2:] == ["record the end", "kill -9"]
 
 
-@pytest.mark.parametrize("assumption", ["frozen_in_between", "late", "anew"])
+@pytest.mark.parametrize("assumption", only_first(2, ["frozen_in_between", "anew", "late"]))
 def test_assumption_protects_secondary_rules_only(assumption: str):
     """A rule that rests on an assumption breaks without it; the vital ones do not."""
     rules = replace(Rules(faults=3 if assumption == "late" else 2), **{assumption: True})
