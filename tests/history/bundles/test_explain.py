@@ -123,8 +123,10 @@ def test_rows_outside_the_cycle_reported(bucket, tmp_path):
     assert "note: this is otherwise on record: decision 1 is not on record, and this release says unload" in said.output
 
 
-def long_record(tmp_path):
+@pytest.fixture(scope="module")
+def long_record(tmp_path_factory):
     """Four hours of a cluster: a hot broker whose moves are told to have ended, and one that joins late."""
+    lake = str(tmp_path_factory.mktemp("long"))
     bucket, before = Recorded(), []
     for minute in range(240):
         at = NOW + minute * MINUTE
@@ -133,12 +135,12 @@ def long_record(tmp_path):
         bucket.batch(at, *skewed(at), *third, *moved)
         before = bucket.batch(at + 1, tick(minute)).decisions
     for table in (EVENTS, DECISIONS, HOLDS, BATCHES):
-        write_deltalake(create_table(str(tmp_path), table), bucket.table(table), mode="append")
-    return str(tmp_path)
+        write_deltalake(create_table(lake, table), bucket.table(table), mode="append")
+    return lake
 
 
-def test_last_two_hours_lead_to_full_result(tmp_path, monkeypatch):
-    lake = long_record(tmp_path)
+def test_last_two_hours_lead_to_full_result(long_record, monkeypatch):
+    lake = long_record
     whole = record.last_cycle(lake, "west", None)
     monkeypatch.setattr(record, "FEW_REPORTS", 100)
     late, exact = record.last_cycle(lake, "west", None), record.last_cycle(lake, "west", None, is_exact=True)
@@ -157,8 +159,7 @@ def test_last_two_hours_lead_to_full_result(tmp_path, monkeypatch):
     assert gates[0] == gates[1]
 
 
-def test_insufficient_two_hours_replay_whole_record(tmp_path, monkeypatch):
-    lake = long_record(tmp_path)
+def test_insufficient_two_hours_replay_whole_record(long_record, monkeypatch):
     monkeypatch.setattr(record, "FEW_REPORTS", 100)
     monkeypatch.setattr(record, "_that_matter", lambda different, begin: ["something"])
-    assert record.last_cycle(lake, "west", None).since is None
+    assert record.last_cycle(long_record, "west", None).since is None

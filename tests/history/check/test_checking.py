@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from anabranch.cli.main import cli
+from anabranch.history.check import rows as row_checks
 from anabranch.history.check.checking import check_lake
 from anabranch.history.check.findings import MOST_LISTED, REMEDIES, Findings
 from lake.files import table_path
@@ -67,7 +68,9 @@ def test_lost_row_leaves_gap_and_incomplete_batch(copy, table):
 
 
 @pytest.mark.parametrize("table", [SEGMENT_LOAD, EVENTS], ids=lambda table: table.name)
-def test_duplicate_row_found_by_key_and_batch_count(copy, table):
+def test_duplicate_row_found_by_key_and_batch_count(copy, table, monkeypatch):
+    """The parts of a large day are looked at one by one."""
+    monkeypatch.setattr(row_checks, "_LARGE_DAY", 1)
     write_deltalake(table_path(copy, table), rows(copy, table).slice(7, 1), mode="append")
     assert found(copy) == {(table.name, "duplicate"): 1, (table.name, "too many rows"): 1}
 

@@ -33,6 +33,7 @@ from schemas.tables.rows import (
     BrakeRow,
     WaitRow,
 )
+from tests.examples import only_first
 from tests.history.check.test_checking import copy, found, replace, rows, without
 from tests.local.lake import batch, dead_letter, write
 from tests.query.views.conftest import lake, story
@@ -273,7 +274,9 @@ def command(lake, folder, *options):
 
 
 @pytest.mark.parametrize(
-    ("table", "share"), [(SEGMENT_LOAD, 0.1), (SEGMENT_LOAD, 0.9), (DECISIONS, 0.5)], ids=["begin", "end", "middle"]
+    ("table", "share"),
+    only_first(1, [(DECISIONS, 0.5), (SEGMENT_LOAD, 0.1), (SEGMENT_LOAD, 0.9)]),
+    ids=["middle", "begin", "end"],
 )
 def test_flipped_byte_is_found_by_a_later_deep_check(copy, tmp_path, table, share):
     first = command(copy, tmp_path, "--deep")
