@@ -61,6 +61,7 @@ def test_killed_controller_does_not_stop_producing(
             ledger.check(topic)
 
 
+@pytest.mark.soak
 def test_restarted_broker_loses_nothing(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     ledger, stop = Ledger(), threading.Event()
     segments = KafkaSegments(own_broker.connection)

@@ -240,7 +240,7 @@ def test_killed_broker_used_again_when_back(bundled: Bundled, house: House):
     wait_until(lambda: balancing.cycle() and balancing.rate(third) > 1, PATIENCE_S, every_s=1)
 
 
-@pytest.mark.parametrize("point", ["after-intent", "after-call"])
+@pytest.mark.parametrize("point", [pytest.param("after-intent", marks=pytest.mark.soak), "after-call"])
 def test_killed_unload_settled_by_bundle_owner(bundled: Bundled, house: House, tmp_path: Path, point: str):
     bundle, source = min(bundled.owners().items())
     destination = next(one.id for one in bundled.cluster.brokers if one.id != source)

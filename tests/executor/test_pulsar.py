@@ -81,7 +81,7 @@ def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segm
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("in_flight", [1, 500])
+@pytest.mark.parametrize("in_flight", [1, pytest.param(500, marks=pytest.mark.soak)])
 def test_no_message_is_lost_under_splits_and_merges(
     pulsar_house: House, pulsar: StandalonePulsar, pulsar_jars: Path, tmp_path: Path, in_flight: int
 ) -> None:
@@ -136,6 +136,7 @@ def test_split_refused_with_500_superseded_by_layout(pulsar_house: House) -> Non
     assert house.layout(topic).epoch == 1
 
 
+@pytest.mark.soak
 def test_broker_kill_during_split_splits_once(pulsar_house: House, pulsar: StandalonePulsar) -> None:
     house = pulsar_house
     topic = house.create("killed", 2)

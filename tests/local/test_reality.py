@@ -16,6 +16,7 @@ FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold":
 """Of a short run, what a part is too little for: a tick more or less of a topic. Minutes: benchmarks/backtest.txt."""
 
 
+@pytest.mark.soak
 @pytest.mark.local_run
 @pytest.mark.spark
 @pytest.mark.broker

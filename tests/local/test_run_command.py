@@ -206,7 +206,7 @@ def test_unreadable_tables_give_advice(tmp_path, jars):
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGINT])
 def test_signal_during_start_leaves_nothing(tmp_path, jars, name):
     record = tmp_path / "var" / "processes.json"
     log = tmp_path / "out.log"

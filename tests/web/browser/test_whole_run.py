@@ -17,7 +17,13 @@ from tests.streaming.jobs import HOME
 from tests.waiting import wait_until
 from tests.web.browser.chromium import Look
 
-pytestmark = [pytest.mark.browser, pytest.mark.local_run, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.browser,
+    pytest.mark.local_run,
+    pytest.mark.broker,
+    pytest.mark.timeout(600),
+]
 
 TOPIC, BUSY = "topic://acme/shop/by-hand", "topic://acme/shop/orders"
 
