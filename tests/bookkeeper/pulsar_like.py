@@ -26,7 +26,7 @@ from anabranch.bookkeeper.sidecar import BookKeeperSidecar
 from anabranch.cli.bookies import switch
 from anabranch.cli.bookies.clusters import Bookies
 from anabranch.cli.main import cli
-from tests.bookkeeper.conftest import BookKeepers
+from tests.bookkeeper.conftest import BookKeepers, KeptSidecar
 from tests.bookkeeper.messages import made
 
 SCHEMA = {"application": "pulsar", "component": "schema"}
@@ -130,21 +130,19 @@ class Commands:
         return json.loads(done.stdout)
 
 
-class PulsarLike(Commands):
-    """The metadata of one Pulsar under a root of its own, and the lake of its switches."""
+class CommandsHere(Commands):
+    """Those that run in this process: on known clusters with a sidecar that is there, else with new ones."""
 
-    def __init__(self, bookkeepers: BookKeepers, client: KazooClient, root: str, folder: Path) -> None:
-        super().__init__(f"{bookkeepers.clusters['old'].zookeeper.address}{root}", folder)
-        self.bookkeepers, self.client = bookkeepers, client
-        self.metadata = PulsarMetadata(client)
+    def __init__(self, address: str, folder: Path, sidecar: KeptSidecar, uris: dict[str, str], *brokers: str) -> None:
+        """`uris`: of the sidecar's clusters by name; `brokers`: as `Commands` takes them."""
+        super().__init__(address, folder, *brokers)
+        self._sidecar, self._uris = sidecar, uris
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """It, in this process; on the clusters of the tests with their sidecar, else with new ones."""
         words, new_sidecar = self.command(*arguments)[3:], Bookies._new_sidecar
-        known = {name: cluster.uri for name, cluster in self.bookkeepers.clusters.items()}
 
         def sidecar(bookies: Bookies, clusters: dict[str, str]) -> BookKeeperSidecar:
-            return self.bookkeepers.sidecar if clusters.items() <= known.items() else new_sidecar(bookies, clusters)
+            return self._sidecar if clusters.items() <= self._uris.items() else new_sidecar(bookies, clusters)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Bookies, "_new_sidecar", sidecar)
@@ -152,6 +150,16 @@ class PulsarLike(Commands):
                 patch.setattr(module, "DELETES_WITHIN_S", DELETES_WITHIN_S)
             done = CliRunner().invoke(cli, words, env=self.environment(), catch_exceptions=False)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+class PulsarLike(CommandsHere):
+    """The metadata of one Pulsar under a root of its own, and the lake of its switches."""
+
+    def __init__(self, bookkeepers: BookKeepers, client: KazooClient, root: str, folder: Path) -> None:
+        uris = {name: cluster.uri for name, cluster in bookkeepers.clusters.items()}
+        super().__init__(f"{bookkeepers.clusters['old'].zookeeper.address}{root}", folder, bookkeepers.sidecar, uris)
+        self.bookkeepers, self.client = bookkeepers, client
+        self.metadata = PulsarMetadata(client)
 
     def locator(self, ledgers: list[int], stamps: dict[int, str] | None = None) -> bytes:
         """A schema's record with a version in each of these ledgers."""

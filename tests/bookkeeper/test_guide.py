@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bookkeeper.conftest import BookKeepers
-from tests.bookkeeper.pulsar_like import Commands, pulsar_like
+from tests.bookkeeper.pulsar_like import pulsar_like
 from tests.docs.guides import blocks
 
 pytestmark = pytest.mark.timeout(300)
@@ -51,7 +51,7 @@ def test_bookies_guide_blocks_run_as_written(bookkeepers: BookKeepers, tmp_path:
                     name, _, value = arguments[0].partition("=")
                     assert pulsar.environment()[name] == value
                     continue
-                done = Commands.run(pulsar, *arguments[1:])
+                done = pulsar.run(*arguments[1:])
                 is_refused = bare in REFUSED and REFUSED[bare] in done.stdout + done.stderr
                 assert done.returncode == 0 or is_refused, f"{line}\n{done.stdout}{done.stderr}"
                 if bare == "anabranch bookies check --contents":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,12 @@ from anabranch.bookkeeper.records import (
     stamp_cursor,
     stamp_locator,
 )
-from anabranch.bookkeeper.sidecar import BookKeeperAddress, BookKeeperSidecar
+from anabranch.bookkeeper.sidecar import BookKeeperAddress
 from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import Jars
 from schemas.settings.root import load_settings
-from tests.bookkeeper.conftest import soon
-from tests.bookkeeper.pulsar_like import Commands
+from tests.bookkeeper.conftest import KeptSidecar, soon
+from tests.bookkeeper.pulsar_like import CommandsHere
 from tests.harness.bookkeeper import BookKeeperCluster
 from tests.harness.pulsar.cluster import PulsarCluster
 from tests.waiting import wait_until
@@ -43,7 +44,7 @@ class Brokered:
 
     cluster: PulsarCluster
     metadata: PulsarMetadata
-    sidecar: BookKeeperSidecar
+    sidecar: KeptSidecar
     client: httpx.Client
     new: BookKeeperCluster
 
@@ -91,9 +92,11 @@ def brokered(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFac
         zookeeper = KazooClient(cluster.zookeeper.address)
         zookeeper.start()
         with (
-            BookKeeperSidecar(programs.sidecar(folder / "hands"), addresses, folder / "hands.log") as sidecar,
+            ExitStack() as stack,
             httpx.Client(base_url=cluster.brokers[0].admin_url, timeout=30, follow_redirects=True) as client,
         ):
+            sidecar = KeptSidecar(programs.sidecar(folder / "hands"), addresses, folder / "hands.log")
+            stack.callback(sidecar.end)
             one = Brokered(cluster, PulsarMetadata(zookeeper), sidecar, client, new)
             assert client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={}).status_code == 204
             for topic in ("t", "c"):
@@ -169,7 +172,8 @@ def test_live_switch_loses_no_position_or_schema(brokered: Brokered, tmp_path: P
     """As with brokers that route by attribution, which this one does not: it reads on from the old cluster."""
     [broker] = brokered.cluster.brokers
     address = brokered.cluster.zookeeper.address
-    commands = Commands(address, tmp_path, "attribution", broker.admin_url)
+    uris = {"old": f"zk+hierarchical://{address}/ledgers", "new": brokered.new.uri}
+    commands = CommandsHere(address, tmp_path, brokered.sidecar, uris, "attribution", broker.admin_url)
     assert brokered.client.post(f"/admin/v2/persistent/{NAMESPACE}/c/subscription/s/skip/1").status_code == 204
     left, fields = wait_until(brokered.backlog, PATIENCE_S), brokered.schema_fields()
     schema_path = f"/schemas/{NAMESPACE}/t"
@@ -179,7 +183,7 @@ def test_live_switch_loses_no_position_or_schema(brokered: Brokered, tmp_path: P
         schema_path,
         lambda content: stamp_locator(content, dict.fromkeys(one.ledger for one in read_locator(content))),
     )
-    for name, uri in (("old", f"zk+hierarchical://{address}/ledgers"), ("new", brokered.new.uri)):
+    for name, uri in uris.items():
         commands.ok("register", "--name", name, "--metadata-service-uri", uri)
     commands.ok("precheck", "--name", "new", "--advance")
     # This one is registered, so nobody is believed who says that brokers are stopped.

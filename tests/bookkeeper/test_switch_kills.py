@@ -114,6 +114,7 @@ def test_random_kills_deliver_everything_once(pulsar: PulsarLike, kills: int, le
     with one_active(pulsar) as seen:
         instants = chance.sample(range(1, 280), kills)
         assert killed_at(pulsar, SWITCH, lambda: moved(pulsar, "new"), instants, chance) >= least
+        assert pulsar.next_command() == SWITCH
         assert "150 of 150 on new" in pulsar.ok(*SWITCH)
     assert set(seen) == {1}
 
@@ -152,6 +153,7 @@ def test_random_kills_of_rollback_and_cleanup_lose_nothing(pulsar: PulsarLike, k
     assert pulsar.contents() == before
 
 
+@pytest.mark.soak
 def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, tmp_path: Path) -> None:
     """Each next run is the command that `status` prints, and is killed at the next step."""
     with pulsar_like(bookkeepers, tmp_path) as one:
