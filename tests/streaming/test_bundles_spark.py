@@ -75,17 +75,22 @@ def recorded_clusters(settings, folder):
     return {name: pack({name: state}) for name, state in replay.clusters.items()}
 
 
-def test_killed_cycle_and_rebuild_leave_no_trace(
-    spark, start, start_process, state, job_settings, own_broker, bundle_topics, tmp_path
+@pytest.mark.parametrize("how", ["crashed", pytest.param("killed", marks=pytest.mark.soak)])
+def test_ended_cycle_and_rebuild_leave_no_trace(
+    how, spark, start, start_process, state, job_settings, own_broker, bundle_topics, tmp_path
 ):
-    """Killed in the middle of a cycle and rebuilt from the lake."""
+    """Crashed, or killed as a process, in the middle of a cycle, then rebuilt from the lake."""
     switch(job_settings, True)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
-    job, first = start_process("decisions:after", "all"), now_ms()
+    point, first = "decisions:after", now_ms()
+    job = start(crashing_sink(point)) if how == "crashed" else start_process(point, "all")
     feed.send(*skewed(first), *skewed(first, "east"))
     wait_until(lambda: sum(row["kafka_topic"] == "broker-load" for row in rows(settings, EVENTS)) == 4, 120)
     feed.send(tick(now_ms()))
-    assert job.process.wait(120) == -signal.SIGKILL
+    if how == "crashed":
+        assert f"crashed at {point}" in str(job.end().__cause__)
+    else:
+        assert job.process.wait(120) == -signal.SIGKILL
     decided = of_bundles(settings, DECISIONS)
     assert decided
     assert not of_bundles(settings, HOLDS)

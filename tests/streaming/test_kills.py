@@ -30,9 +30,10 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
-KILLS = [("state-upload", "all", -signal.SIGKILL), ("segment_load:after", "jvm", 1)]
+KILLS = [("state-upload", "all", -signal.SIGKILL)]
 """Point, victim, and how the driver ends."""
 MORE_KILLS = [
+    ("segment_load:after", "jvm", 1),
     ("output:before", "all", -signal.SIGKILL),
     ("events:after", "driver", -signal.SIGKILL),
     ("commit-log", "driver", -signal.SIGKILL),
@@ -103,7 +104,7 @@ def test_late_connections_restart_the_query(start, job_settings, own_broker, tmp
 
 @pytest.mark.parametrize(
     "kills",
-    [pytest.param(KILLS, id="two"), pytest.param(MORE_KILLS + KILLS, id="each victim", marks=pytest.mark.soak)],
+    [pytest.param(KILLS, id="all at once"), pytest.param(MORE_KILLS + KILLS, id="each victim", marks=pytest.mark.soak)],
 )
 def test_killed_processes_leave_startable_state(kills, start_process, start, job_settings, own_broker, tmp_path):
     """The next start continues from the checkpoint and the lake."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,18 +14,10 @@ from streaming.checkpoint.stateview import stored_bucket, topic_view
 from streaming.checkpoint.storage import checkpoint_of
 from streaming.job.sources import buckets_of
 from tests.engine.records import consumers, layout, outcome, policy, stats, tick
-from tests.streaming.jobs import HOME, TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
+from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
-
-
-def shown_by_a_process(file: Path, topic: str) -> str:
-    """What `anabranch lake state show` prints in a process of its own, beside the job."""
-    command = [sys.executable, "-m", "anabranch", "--home", str(HOME), "--config", str(file), "state", "show"]
-    ran = subprocess.run([*command, topic], cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    return ran.stdout
 
 
 def known(spark, settings) -> dict[str, dict]:
@@ -75,7 +64,7 @@ def test_job_continues_from_rebuilt_checkpoint(spark, start, state, job_settings
         outcome(decision["decision_id"], "applied", topic=TOPICS[0]),
         tick(now_ms()),
     )
-    while_it_runs = shown_by_a_process(job_settings, TOPICS[0])
+    while_it_runs = state("show", TOPICS[0])
     assert "epoch 1, 3 active segments" in while_it_runs
     assert "maxSegments = 5" in while_it_runs
     job.stop()
