@@ -26,6 +26,7 @@ from schemas.tables.rows import ALERTS, BATCHES
 
 MAX_ALERTS = 400
 """Newest rows of `alerts` that are looked through."""
+_WORK = {"acting": "at work"}
 SHOWN = 3
 """Topics over their threshold, and alerts, that are printed by name."""
 _HELD = "SELECT subject, gate, held_from FROM holds_now WHERE family = 'autoscale'"
@@ -165,7 +166,11 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
     states = Counter(executor["state"] for executor in status["executors"])
     lines = [
         ("job", _job_text(status["job"])),
-        ("executors", ", ".join(f"{count} {state}" for state, count in states.items()) or "NONE in the register"),
+        (
+            "executor",
+            ", ".join(f"{count} {_WORK.get(state, state)}" for state, count in states.items())
+            or "NONE in the register",
+        ),
         *([("", f"STOPPED itself: {status['stop']}")] if status["stop"] else []),
         *(("", f"paused: {pause}") for pause in status["pauses"][:SHOWN]),
         ("topics", topics),

@@ -217,19 +217,19 @@ def _memory(_: Settings) -> Iterator[CheckResult]:
 
 def _ports(settings: Settings) -> Iterator[CheckResult]:
     running = lock_owner(settings.path(settings.local.folder))
-    for server, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
-        name = f"port of the {server}"
+    for server, port in (("Kafka", settings.local.broker_port), ("the controller", settings.controller.port)):
+        name = f"port of {server}"
         if port == 0:
             yield CheckResult(name, True, "a free one is chosen")
         elif running is not None:
             yield CheckResult(name, True, f"{port}, used by the local run")
         else:
             try:
-                check_port_is_free(port, f"the {server}")
+                check_port_is_free(port, server)
             except SetupError as error:
-                health = _controller_health(settings, port) if server == "controller" else ""
+                health = _controller_health(settings, port) if server == "the controller" else ""
                 usage = str(error).partition(":")[0]
-                remedy = f"unless it is the {server} of this deployment, stop that process, or set 0"
+                remedy = f"unless it is {server} of this deployment, stop that process, or set 0"
                 if health:
                     usage = f"{port}, used by a controller that says {health}"
                     remedy = "its log says why, and /healthz with a token"
@@ -280,11 +280,11 @@ def _transport(settings: Settings) -> Iterator[CheckResult]:
 def _kafka(settings: Settings) -> Iterator[CheckResult]:
     bootstrap = settings.kafka.bootstrap
     if is_serving(settings.kafka_connection()):
-        yield CheckResult("kafka", True, f"{bootstrap} answers")
+        yield CheckResult("Kafka", True, f"{bootstrap} answers")
     elif bootstrap.startswith(("127.", "localhost", "[::1]")):
-        yield CheckResult("kafka", True, f"no broker answers at {bootstrap}; a local run brings its own")
+        yield CheckResult("Kafka", True, f"no Kafka answers at {bootstrap}; a local run brings its own")
     else:
-        yield CheckResult("kafka", False, f"no broker answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
+        yield CheckResult("Kafka", False, f"no Kafka answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
 
 
 def _lake(settings: Settings) -> Iterator[CheckResult]:

@@ -56,7 +56,7 @@ CLIENTS_STOP_SECONDS = 90.0
 """Time for real consumers to read what was produced."""
 PULSAR_BROKER_HEAP = "192m"
 """Heap of Kafka beside Pulsar."""
-_COMMANDS = {"collect": ("serve", "collector"), "traffic": ("local", "traffic")}
+_COMMANDS = {"job": ("serve", "stream"), "page": ("serve", "web"), "traffic": ("local", "traffic")}
 """Commands of the parts whose names are not those of `anabranch serve`."""
 """After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
@@ -117,7 +117,7 @@ class LocalRun:
             check_client_package()
         jars = ensure_jars(self.settings, self.say)
         pulsar_jars = ensure_pulsar(self.settings, self.say) if self.pulsar else None
-        for name in ("kafka", *(["spark"] if "stream" not in self.without else [])):
+        for name in ("kafka", *(["spark"] if "job" not in self.without else [])):
             ensure_archive(self.settings, name, self.say)
         self._supervisor = supervisor = Supervisor(self.folder, RESTART_DELAY_SECONDS, RESTART_MAX_DELAY_SECONDS)
         broker = EmbeddedBroker(
@@ -132,7 +132,7 @@ class LocalRun:
             scaler = {"scalableTopicAutoScaleEnabled": self.shadow}
             pulsar = StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port, settings=scaler)
         page_port = _port_of_page(self.settings.web.port)
-        page = f"http://127.0.0.1:{page_port}"
+        url_of_page = f"http://127.0.0.1:{page_port}"
         run_file = write_run_file(
             self.settings, broker.bootstrap, port, page_port, pulsar=self.pulsar, shadow=self.shadow
         )
@@ -144,27 +144,34 @@ class LocalRun:
             name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15, *more: str
         ) -> PartSpec:
             # The job calls nobody that asks for a token.
-            variables = quiet if name == "stream" else environment
+            variables = quiet if name == "job" else environment
             return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, variables, stop_seconds)
 
         # What happens before the job looks cannot be compared with another run, or with another scaler.
         waits = self.shadow or self.settings.traffic.from_start
-        stream = part("stream", 2, self._has_batches if waits else lambda: True, 60)
+        job = part("job", 2, self._has_batches if waits else lambda: True, 60)
         if pulsar is None:
             server = part("controller", 1, lambda: _answers(url))
-            collect = [part("collect", 2, lambda: True, 15, "kafka")] if clients else []
+            collector = [part("collector", 2, lambda: True, 15, "kafka")] if clients else []
             stop_seconds = CLIENTS_STOP_SECONDS if clients else 15
             clients_and_alerts = [part("traffic", 3, lambda: True, stop_seconds)]
             if self.settings.traffic.demand == "story":
                 clients_and_alerts.append(part("alerts", 3))
         else:
             server = PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, quiet, stop_seconds=30)
-            collect = [part("collect", 2, lambda: True, 15, "pulsar")]
+            collector = [part("collector", 2, lambda: True, 15, "pulsar")]
             load = traffic_command(pulsar, self.folder)
             clients_and_alerts = [PartSpec("traffic", lambda: load, 3, environment=quiet, stop_seconds=90)]
-        web = PartSpec("web", self._part_command("web", run_file), 3, lambda: _answers(page), environment, address=page)
+        page = PartSpec(
+            "page",
+            self._part_command("page", run_file),
+            3,
+            lambda: _answers(url_of_page),
+            environment,
+            address=url_of_page,
+        )
         kafka = PartSpec(
-            "broker",
+            "kafka",
             broker.prepare,
             0,
             lambda: is_serving(broker.connection),
@@ -176,31 +183,31 @@ class LocalRun:
         def launch(*specs: PartSpec) -> None:
             for spec in specs:
                 if spec.name not in self.without and not self.stop.is_set():
-                    self.say(f"starting the {spec.name} …")
+                    self.say(f"starting {spec.name} …")
                     supervisor.launch(spec)
                     launched.append(spec)
 
         def wait(*specs: PartSpec) -> None:
             for spec in specs:
                 if spec in launched:
-                    seconds = FIRST_BATCH_SECONDS if spec is stream else READY_SECONDS
+                    seconds = FIRST_BATCH_SECONDS if spec is job else READY_SECONDS
                     supervisor.wait_for(spec.name, seconds, self.stop)
 
         # The page comes first, as people wait for it. Servers start beside one another; the others need Kafka's topics.
         self._make_tables()
-        launch(web, kafka, server)
-        wait(web)
-        if web in launched and not self.stop.is_set():
-            self.say(f"to look at: {page}")
+        launch(page, kafka, server)
+        wait(page)
+        if page in launched and not self.stop.is_set():
+            self.say(f"to look at: {url_of_page}")
         wait(kafka)
         if self.stop.is_set():
             return
         self._make_topics(broker.connection)
-        launch(stream)
-        wait(*([stream] if waits else []), server)
+        launch(job)
+        wait(*([job] if waits else []), server)
         if pulsar is not None and not self.stop.is_set():
             make_topic(url)
-        launch(part("executor", 2), *collect, *clients_and_alerts)
+        launch(part("executor", 2), *collector, *clients_and_alerts)
         wait(*launched)
         self._is_up = not self.stop.is_set()
 
@@ -220,14 +227,14 @@ class LocalRun:
         try:
             supervisor.stop(("traffic",), self.at_once)
             if report and self._is_up and not self.at_once.is_set():
-                supervisor.stop(("collect",), self.at_once)
+                supervisor.stop(("collector",), self.at_once)
                 self._drain(supervisor)
                 executor_stopped_at = datetime.now(timezone.utc)
                 supervisor.stop(("executor",), self.at_once)
                 # It repeats now and then what it knows, which the job would not come to read.
                 supervisor.stop(("controller",), self.at_once)
                 self._drain(supervisor)
-                supervisor.stop(("stream",), self.at_once)
+                supervisor.stop(("job",), self.at_once)
                 built = build_report(
                     self.settings,
                     lived,
@@ -245,7 +252,7 @@ class LocalRun:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.at_once.is_set():
             supervisor.look()
-            if not any(state.name == "stream" and state.state != "stopped" for state in supervisor.states()):
+            if not any(state.name == "job" and state.state != "stopped" for state in supervisor.states()):
                 return
             if unread_messages(self.settings) == 0:
                 return
@@ -278,7 +285,7 @@ class LocalRun:
             create_topics(kafka, (*KAFKA_TOPICS, *(BUNDLE_TOPICS if self.settings.bundles.enabled else ())))
         except KafkaException as error:
             raise SetupError(
-                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch local reset`"
+                f"the topics cannot be made ({error}); see {self.folder}/log/kafka.log, `anabranch local reset`"
                 " (make reset) starts afresh"
             ) from error
 

@@ -140,7 +140,7 @@ def main(loops: int, seconds: float) -> None:
         sys.exit(f"the run ended with {code} and no report: {folder}/out.log")
     result = json.loads(report.read_text())
     died = Counter(event["part"] for event in result["partEvents"] if event["what"] == "died")
-    again = (folder / "log" / "stream.log").read_text(errors="replace").count("the query starts again in")
+    again = (folder / "log" / "job.log").read_text(errors="replace").count("the query starts again in")
     took = [(row["committed_at"] - row["batch_at"]).total_seconds() for row in batches(folder)]
     print(
         f"{loops} busy loops, load up to {load:.0f}; first batch after {first:.0f} s; {len(took)} batches, median "

@@ -101,7 +101,7 @@ def run_for(name: str, folder: Path, minutes: float, topics: int, seed: int) -> 
         "--local",
         "--no-screen",
         "--without",
-        "web",
+        "page",
         "--for",
         f"{round(minutes * 60) + MORE_SECONDS}s",
         "--report",

@@ -152,7 +152,7 @@ def run_shapes(
         "--local",
         "--no-screen",
         "--without",
-        "web",
+        "page",
         "--without",
         "traffic",
         "--report",

@@ -53,7 +53,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
     next(iter((folder / "spark").glob("delta-spark*.jar"))).write_text("tampered")
     file = home_with(tmp_path, jars=str(folder), broker_port=broker.port, free_disk_mb=10**9)
     found = wrong(file)
-    assert set(found) == {"jars for spark", "jars for kafka", "jars for zookeeper", "disk", "port of the broker"}
+    assert set(found) == {"jars for spark", "jars for kafka", "jars for zookeeper", "disk", "port of Kafka"}
     assert "another SHA-256" in found["jars for spark"].found
     assert all(finding.remedy for finding in found.values())
 
@@ -147,7 +147,7 @@ def test_a_policy_that_cannot_be_read_is_named(tmp_path, jars):
 def test_remote_kafka_must_answer(tmp_path, jars, bootstrap, ok):
     file = home_with(tmp_path)
     file.write_text(f'{file.read_text()}[kafka]\nbootstrap = "{bootstrap}"\n')
-    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "kafka")
+    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "Kafka")
     assert kafka.ok is ok
     assert bootstrap in kafka.found
 
@@ -167,7 +167,7 @@ def test_unusable_certificates_and_clear_text_named(tmp_path, jars):
 def test_a_kafka_that_answers_is_well(tmp_path, jars, broker):
     file = home_with(tmp_path)
     file.write_text(f'{file.read_text()}[kafka]\nbootstrap = "{broker.bootstrap}"\n')
-    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "kafka")
+    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "Kafka")
     assert kafka.found == f"{broker.bootstrap} answers"
 
 

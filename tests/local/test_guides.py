@@ -124,7 +124,7 @@ def test_installed_wheel_runs_as_written(tmp_path: Path, jars):
 
 def test_checkpoint_is_rebuilt_as_written(tmp_path: Path, jars):
     (tmp_path / "elsewhere").mkdir()
-    run = Run(tmp_path, "--demand", "generated", "--without", "web")
+    run = Run(tmp_path, "--demand", "generated", "--without", "page")
     try:
         wait_until(lambda: len(run.rows("batches", "batch_id")) > 3, 300, 0.5)
         run.process.send_signal(signal.SIGTERM)

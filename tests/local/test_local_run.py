@@ -45,7 +45,7 @@ def test_clients_lose_nothing_when_parts_are_killed(run_with_clients):
     run = run_with_clients
     wait_until(lambda: applied_kinds(run), 240, 0.5)
     before = len(applied_ids(run))
-    for part in ("collect", "executor", "controller", "stream"):
+    for part in ("collector", "executor", "controller", "job"):
         run.kill(part)
     # Decided, applied and followed by the clients, after all of them are back.
     wait_until(lambda: len(applied_ids(run)) >= before + 2, 240, 0.5)
@@ -65,7 +65,7 @@ def test_pulsar_topic_splits_and_merges_without_loss(run_with_pulsar):
     """Every message comes once."""
     run = run_with_pulsar
     wait_until(lambda: "load" in applied_kinds(run), 240, 0.5)
-    run.kill("collect")
+    run.kill("collector")
     run.kill("executor")
     wait_until(lambda: applied_kinds(run) == {"load", "merge"}, 240, 0.5)
     # With a third action, messages have come to what the first two made.

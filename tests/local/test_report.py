@@ -39,7 +39,7 @@ from tests.local.lake import (
 
 NOTHING = {"n": 0, "p50": None, "p95": None, "max": None}
 SPLIT = layout_json((0, 0x0000, 0xFFFF), (1, 0x0000, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,))
-PARTS = [PartState("stream", None, "stopped", 2, 137, at(9), "")]
+PARTS = [PartState("job", None, "stopped", 2, 137, at(9), "")]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_counts_cover_run_and_checks_whole_lake(home):
         outcome("d3", "intent", 2.2),
         outcome("d1", "applied", 4),
     )
-    report = build_report(home, PARTS, at(0), at(10), events=["stream died", {"part": "stream", "at": at(3)}])
+    report = build_report(home, PARTS, at(0), at(10), events=["job died", {"part": "job", "at": at(3)}])
     assert report["batches"]["count"] == 2
     assert report["messages"] == {"total": 20, "accepted": 8, "suppressed": 10, "deadLetters": 2}
     assert report["samples"] == {"in": 60, "accepted": 12, "insignificant": 46, "stale": 2, "refused": 3}
@@ -117,7 +117,7 @@ def test_counts_cover_run_and_checks_whole_lake(home):
     }
     assert report["integrity"]["appliedTwice"] == ["d1"]
     assert not report["integrity"]["ok"]
-    assert report["partEvents"][0] == "stream died"
+    assert report["partEvents"][0] == "job died"
     assert "BROKEN: appliedTwice: 1" in report_text(report)
 
 

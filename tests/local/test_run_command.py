@@ -143,7 +143,7 @@ def test_run_stays_on_own_cluster(tmp_path, jars):
         "http_proxy": "http://127.0.0.1:1",
         "HTTP_PROXY": "http://127.0.0.1:1",
     }
-    without = ["--without", "stream", "--without", "executor", "--no-screen"]
+    without = ["--without", "job", "--without", "executor", "--no-screen"]
     with subprocess.Popen(
         command("--local", *without, file=settings_file(tmp_path)),
         cwd=HOME,

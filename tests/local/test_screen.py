@@ -41,7 +41,7 @@ def part(name: str, state: str = "up", restarts: int = 0, detail: str = "") -> P
     return PartState(name, 17, state, restarts, None, at(-60), detail)
 
 
-PARTS = [part(name) for name in ("broker", "controller", "traffic", "stream", "executor")]
+PARTS = [part(name) for name in ("kafka", "controller", "traffic", "job", "executor")]
 
 
 def segment(number: int, start: int, end: int, overload: float | None = 0.5, cold: bool = False) -> SegmentView:
@@ -132,7 +132,7 @@ def test_a_frame_fits_terminals_of_every_size(width, height, topics, decisions):
 def test_eighty_columns_show_the_whole_screen():
     text = "\n".join(drawn(VIEWS["six"], 80, 24))
     for words in (
-        "● stream",
+        "● job",
         "412 samples/s",
         "18 % significant",
         "2 dead letters",
@@ -171,10 +171,10 @@ def test_small_terminal_shows_busiest_topics():
 
 
 def test_failed_part_shown_with_restarts():
-    parts = [part("broker"), part("stream", "restarting", 3, "exit 137; again in 4 s")]
+    parts = [part("kafka"), part("job", "restarting", 3, "exit 137; again in 4 s")]
     text = "\n".join(drawn(VIEWS["six"], 80, 24, parts))
-    assert "✗ stream ↻3" in text
-    assert "stream restarting: exit 137; again in 4 s" in text
+    assert "✗ job ↻3" in text
+    assert "job restarting: exit 137; again in 4 s" in text
 
 
 def test_only_several_executors_shown_with_shards():

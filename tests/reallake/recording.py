@@ -29,16 +29,16 @@ from tests.local.running import HOME, Run, applied_kinds, end
 from tests.waiting import wait_until
 
 NAMESPACE, RECREATED = "acme/shop", "topic://acme/shop/prices"
-PARTS = {"broker", "controller", "stream", "executor", "traffic", "web"}
+PARTS = {"kafka", "controller", "job", "executor", "traffic", "page"}
 KILLED = [
-    ("stream", ""),
+    ("job", ""),
     ("executor", ""),
     ("controller", ""),
-    ("broker", ""),
-    ("stream", "java"),
-    ("stream", "python"),
+    ("kafka", ""),
+    ("job", "java"),
+    ("job", "python"),
     ("traffic", ""),
-    ("web", ""),
+    ("page", ""),
 ]
 """Parts whose processes are killed, in this order: all of them, or those that run one program."""
 TRAFFIC = "[traffic]\npeak_msg_rate_in = 60000\n"

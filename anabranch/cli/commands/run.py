@@ -48,7 +48,7 @@ from anabranch.cli.logs import start_logging
 @click.option(
     "--without",
     multiple=True,
-    type=click.Choice(["controller", "collect", "stream", "executor", "traffic", "alerts", "web"]),
+    type=click.Choice(["controller", "collector", "job", "executor", "traffic", "alerts", "page"]),
     help="Leave a part out, to run it yourself.",
 )
 @click.pass_obj

@@ -34,7 +34,7 @@ from tests.harness.faulty_store import fault_counts, faulty_store
 from tests.local.running import HOME, Run, end
 from tests.waiting import wait_until
 
-PARTS = ("executor", "stream")
+PARTS = ("executor", "job")
 SETTINGS = '[traffic]\ntopics = 12\npeak_msg_rate_in = 60000\n[executor]\nmode = "act"\nworkers = 2\n'
 ENVIRONMENT = {"ANABRANCH_STREAM__TICK_SECONDS": "5"}
 AS_THE_CHART = "poll_ms = 5000\nlease_seconds = 75\n"
@@ -117,7 +117,7 @@ def lose_checkpoint(run: Run) -> None:
     """Kill the job, delete its checkpoint, and rebuild it before the supervisor starts the job again."""
     run.process.send_signal(signal.SIGSTOP)
     try:
-        run.kill("stream")
+        run.kill("job")
         shutil.rmtree(run.folder / "checkpoints" / "stream")
         done = anabranch(run.folder, "lake", "state", "rebuild")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -163,7 +163,7 @@ def run_kills(
     """
     os.environ.update(ENVIRONMENT)
     settings, lake = (SETTINGS + AS_THE_CHART, "s3://bucket/lake") if remote else (SETTINGS, "")
-    run = Run(folder, "--without", "web", settings=settings, lake=lake)
+    run = Run(folder, "--without", "page", settings=settings, lake=lake)
     try:
         wait_until(lambda: len(run.rows("outcomes", "status")) > 10, 1200, 0.5)
         kills = kill_parts(run, count, random.Random(seed), parts, lost)

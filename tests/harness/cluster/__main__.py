@@ -199,7 +199,7 @@ def remove(cluster: Cluster, store: ObjectStore) -> None:
 def record_lake(folder: Path) -> Path:
     """Return the lake of a local run with a dozen applied decisions."""
     folder.mkdir()
-    run = Run(folder, "--without", "web", settings="[traffic]\npeak_msg_rate_in = 60000\n")
+    run = Run(folder, "--without", "page", settings="[traffic]\npeak_msg_rate_in = 60000\n")
     try:
         wait_until(lambda: len(applied_ids(run)) > 10, 900, 1)
         run.process.send_signal(signal.SIGTERM)
