@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from anabranch.history.explain.changes import Change, answer_words, change_words, segments_of
 from anabranch.history.explain.slowness import slowness_words
-from anabranch.query.wording import duration, explained, instant, number_words
+from anabranch.query.wording import duration, explained, instant, reading_words
 from decisions.autoscale.answers import Answer, Hold
-from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.rates import segment_heat, segment_overload
 from decisions.autoscale.snapshot import MANAGED, TopicSnapshot
 from schemas.printable import printable
@@ -56,12 +55,8 @@ def _on_record(explanation: Explanation) -> list[str]:
         lines.append(f"decided at {instant(explanation.decision.at)}, decision {explanation.decision.decision_id}")
     row = explanation.hold
     if row is not None and explanation.held_since is not None:
-        unit = DESCRIPTIONS[Gate(row["gate"])].unit
-        parts = [
-            f"{name} {duration(row[name]) if unit == 'ms' else number_words(row[name])}"
-            for name in ("measured", "limit")
-            if row[name] is not None
-        ]
+        figures = reading_words(row["gate"], row["measured"], row["limit"])
+        parts = [f"{name} {words}" for name, words in zip(("measured", "limit"), figures, strict=True) if words]
         numbers = f" ({', '.join(parts)} then)" if parts else ""
         lines.append(f"on record: hold {row['seq']}, {row['gate']}{numbers}, since {instant(explanation.held_since)}")
     elif explanation.decision is None:
@@ -98,7 +93,7 @@ def became_text(became: Became | None) -> str:
     if became.status == "intent":
         return f"begun at {_status_text(became)}, and no end of it is on record{why}"
     if became.status == "waits":
-        return f"it waits since {_status_text(became)} for a brake{why}"
+        return f"it has waited since {_status_text(became)} for a safeguard{why}"
     return f"{became.status} at {_status_text(became)}{why}"
 
 

@@ -218,9 +218,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in OF_THE_JOB:
             raise
-        click.echo(
-            f"anabranch: this needs {error.name}, which the package has with its extra: anabranch[job]", err=True
-        )
+        click.echo(f"Error: this needs {error.name}, which the package has with its extra: anabranch[job]", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -231,7 +229,7 @@ def main() -> None:
 
         if not isinstance(error, SettingsError):
             raise
-        click.echo(f"anabranch: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(2)
 
 

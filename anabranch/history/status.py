@@ -26,7 +26,6 @@ from schemas.tables.rows import ALERTS, BATCHES
 
 MAX_ALERTS = 400
 """Newest rows of `alerts` that are looked through."""
-_WORK = {"acting": "at work"}
 SHOWN = 3
 """Topics over their threshold, and alerts, that are printed by name."""
 _HELD = "SELECT subject, gate, held_from FROM holds_now WHERE family = 'autoscale'"
@@ -54,7 +53,7 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     - `attention`: conditions that need a person, one sentence each; empty: none
     """
     if open_table(lake, BATCHES) is None:
-        raise LakeError("it has no table `batches`: is [lake] path right, and did the job ever run?")
+        raise LakeError(f"the lake {lake} has no table `batches`: is [lake] path right, and did the job ever run?")
     timestamp = f"{now:%Y-%m-%d %H:%M:%S.%f}"
     sql = LakeSql(lake, now)
 
@@ -168,7 +167,7 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
         ("job", _job_text(status["job"])),
         (
             "executor",
-            ", ".join(f"{count} {_WORK.get(state, state)}" for state, count in states.items())
+            ", ".join(f"{count} {state.replace('acting', 'at work')}" for state, count in states.items())
             or "NONE in the register",
         ),
         *([("", f"STOPPED itself: {status['stop']}")] if status["stop"] else []),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lake.tail import StoredRow
 
 _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
+_UNITS = {gate.value: description.unit for gate, description in DESCRIPTIONS.items()}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOADS = frozenset({*RATES, *SHIPPED_REASONS.values()})
 
@@ -88,22 +89,21 @@ def _mark(answer: Answer, reading: Reading[Gate]) -> str:
 
 
 def _row(reading: Reading[Gate], now: int) -> tuple[str, ...]:
-    unit = DESCRIPTIONS[reading.gate].unit
     eligible = reading.eligible_at
     return (
         reading.gate.value,
-        _amount(reading.measured, unit),
-        _amount(reading.limit, unit),
-        _amount(reading.margin, unit),
+        *reading_words(reading.gate.value, reading.measured, reading.limit, reading.margin),
         "" if eligible is None else f"{instant(eligible)} (in {duration(eligible - now)})",
         "" if reading.segment is None else str(reading.segment),
     )
 
 
-def _amount(value: float | None, unit: str) -> str:
-    if value is None:
-        return ""
-    return duration(value) if unit == "ms" else number_words(value)
+def reading_words(gate: str, *figures: float | None) -> list[str]:
+    """Return figures of a gate for people, what was measured first; for `settling` only the time that is left."""
+    unit = _UNITS.get(gate)
+    if gate == Gate.SETTLING.value and figures[0] is not None:
+        return [f"{duration(figures[0])} left", *[""] * (len(figures) - 1)]
+    return ["" if value is None else duration(value) if unit == "ms" else number_words(value) for value in figures]
 
 
 def _due_line(answer: Answer, now: int) -> list[str]:

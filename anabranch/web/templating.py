@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 
 from anabranch.auth.callers import Caller
 from anabranch.history.words import age, amount, hold_reason, span
-from anabranch.query.wording import duration, number_words
+from anabranch.query.wording import duration, number_words, reading_words
 from anabranch.web import words
 from anabranch.web.drawing.strip import LEVELS, level, strip
 from anabranch.web.fleet import WatchedFleet
@@ -54,6 +54,7 @@ def environment() -> Environment:
         levels=LEVELS,
         age=age,
         hold_reason=hold_reason,
+        reading_words=reading_words,
         gates={gate.value: description for gate, description in DESCRIPTIONS.items()},
     )
     return jinja

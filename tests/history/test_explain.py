@@ -153,6 +153,30 @@ def test_checkpoint_is_not_left_where_the_clock_was_set_back(tmp_path):
         assert again.snapshot == explain(lake, NAMES[0], None, CONFIGURED).snapshot
 
 
+def test_checkpoints_are_bounded_by_their_bytes(tmp_path, monkeypatch):
+    hour = NOW - NOW % (60 * MINUTE) + 60 * MINUTE
+    bucket, made = RecordedBucket(), SegmentLayout.create(2, hour - 9 * MINUTE)
+    bucket.batch(hour - 8 * MINUTE, *(layout(made, topic=name) for name in NAMES[:2]))
+    for minute in (-7, 1):
+        when = hour + minute * MINUTE
+        bucket.batch(when, *(stats(WARM, when, name) for name in NAMES[:2]), tick(minute + 8))
+    lake, kept = written(bucket, tmp_path / "lake"), {}
+
+    def explained(name, most):
+        monkeypatch.setattr(checkpoints, "MAX_BYTES", most)
+        found = explain(lake, name, None, CONFIGURED, checkpoints=kept).snapshot
+        assert found == explain(lake, name, None, CONFIGURED).snapshot
+        return [topic for _, topic in kept]
+
+    assert explained(NAMES[0], 1_000_000) == [NAMES[0]]
+    size = kept[lake, NAMES[0]].size
+    assert size > 500
+    assert explained(NAMES[1], size + 100) == [NAMES[1]]
+    assert explained(NAMES[0], 2 * size + 100) == [NAMES[1], NAMES[0]]
+    kept.clear()
+    assert explained(NAMES[0], 100) == []
+
+
 def test_checkpoint_has_reports_dated_after_it_and_late_ones(tmp_path):
     """The decision comes before the hour; a report dated before it is accepted after the first question."""
     hour = NOW - NOW % (60 * MINUTE) + 60 * MINUTE
@@ -447,8 +471,8 @@ def wait(decision, second):
     ("steps", "expected"),
     [
         ([], "no executor has said anything of it; is one at work?"),
-        ([(wait, 5)], "it waits since 2025-11-20T17:33:25Z for a brake: pause: paused by ada: a release"),
-        ([(step, "intent", 3), (wait, 5)], "it waits since 2025-11-20T17:33:25Z for a brake: pause: "),
+        ([(wait, 5)], "it has waited since 2025-11-20T17:33:25Z for a safeguard: pause: paused by ada: a release"),
+        ([(step, "intent", 3), (wait, 5)], "it has waited since 2025-11-20T17:33:25Z for a safeguard: pause: "),
         ([(wait, 5), (step, "intent", 5)], "begun at 2025-11-20T17:33:25Z, and no end of it is on record"),
         ([(step, "intent", 3), (wait, 5), (step, "applied", 4)], "applied at 2025-11-20T17:33:24Z"),
         (

@@ -116,7 +116,7 @@ def test_missing_spark_names_needed_extra(installed, tmp_path):
     )
     assert job.returncode == 2
     assert job.stderr.splitlines()[-1] == (
-        "anabranch: this needs pyspark, which the package has with its extra: anabranch[job]"
+        "Error: this needs pyspark, which the package has with its extra: anabranch[job]"
     )
     snapshot = (HOME / "docs" / "examples" / "snapshots.jsonl").read_text().splitlines()[0]
     decided = subprocess.run(

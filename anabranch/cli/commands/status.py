@@ -24,20 +24,19 @@ def status_command(ctx: click.Context, output: str) -> None:
     Everything comes from the lake, so it can be asked wherever the lake can be read. The exit code is 0 when nothing
     needs a person, 1 when something does, and 3 when the lake cannot be read.
     """
-    from deltalake.exceptions import DeltaError
-
+    from anabranch.cli.exits import Unreachable
+    from anabranch.cli.reports import reading_lake
     from anabranch.history.status import read_status, status_lines
     from anabranch.query.sql import SqlError
-    from lake.tables import LakeError
     from schemas.printable import printable
 
     context: Context = ctx.obj
     settings = context.settings
     try:
-        status = read_status(settings.lake_path, datetime.now(timezone.utc), settings.executor.stuck_seconds)
-    except (DeltaError, LakeError, OSError, SqlError) as error:
-        click.echo(f"anabranch: the lake {settings.lake_path} cannot be read: {error}", err=True)
-        ctx.exit(3)
+        with reading_lake(settings.lake_path):
+            status = read_status(settings.lake_path, datetime.now(timezone.utc), settings.executor.stuck_seconds)
+    except SqlError as error:
+        raise Unreachable(f"the lake {settings.lake_path} cannot be read: {error}") from error
     if output == "json":
         click.echo(json.dumps(status))
     else:

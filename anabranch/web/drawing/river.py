@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from anabranch.history.lineage.record import Reach, River
 from anabranch.history.lineage.svg import BOTTOM, HEIGHT, LEFT, RIGHT, STEPS, TOP, WIDTH, Places, outline
-from anabranch.query.wording import number_words
+from anabranch.query.wording import reading_words
 from anabranch.web.drawing.strip import LEVELS, level
 from anabranch.web.past import DecisionMark, HoldSpan, Rates, Sample
 from anabranch.web.words import shown, utc
@@ -195,8 +195,8 @@ def _holds(held: Sequence[HoldSpan], river: River, axes: Places, why: Link) -> I
         if end <= begin or right < drawn + 1:
             continue
         drawn = right
-        is_compared = hold.measured is not None and hold.limit is not None
-        numbers = f", {number_words(hold.measured)} against {number_words(hold.limit)}" if is_compared else ""
+        figures = " against ".join(filter(None, reading_words(hold.gate, hold.measured, hold.limit)))
+        numbers = f", {figures}" if figures else ""
         yield Markup(
             '<a href="{}" tabindex="-1"><title>held by {} from {} to {}{}. Why?</title>'
             '<rect class="held held{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
