@@ -22,6 +22,10 @@ class WorkerLost(RuntimeError):
     """A worker ended without an answer; the message says how."""
 
 
+class WorkerHangs(RuntimeError):
+    """A worker did not answer in time; it still runs."""
+
+
 def in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
     """Yield a function's results in the order of the items; one item or process needs no worker.
 
@@ -66,8 +70,8 @@ class Worker:
         self.connection.close()
 
     def end(self) -> None:
-        """End the process; whoever waits for an answer gets `WorkerLost`."""
-        self._process.terminate()
+        """End the process, even a stopped one; whoever waits for an answer gets `WorkerLost`."""
+        self._process.kill()
         self._process.join()
 
     @property
@@ -82,9 +86,14 @@ class Worker:
         except OSError as error:
             raise self._lost() from error
 
-    def answer(self) -> Any:
-        """Return the answer to the last request, or raise what the method raised, or `WorkerLost`."""
+    def answer(self, seconds: float | None = None) -> Any:
+        """Return the answer to the last request, or raise what the method raised, or `WorkerLost`.
+
+        `seconds`: raise `WorkerHangs` without an answer after so long.
+        """
         try:
+            if not self.connection.poll(seconds):
+                raise WorkerHangs(f"process {self.pid} gave no answer in {seconds} s")
             result, error, trace = self.connection.recv()
         except (EOFError, OSError) as ended:
             raise self._lost() from ended

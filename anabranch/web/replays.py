@@ -16,10 +16,13 @@ from deltalake.exceptions import DeltaError
 from anabranch.history.explain.changes import answer_words, change_words, changes
 from anabranch.history.explain.checkpoints import TopicCheckpoints
 from anabranch.history.explain.record import Explanation, check_segment, explain
-from anabranch.simulation.workers import Worker, WorkerLost
+from anabranch.simulation.workers import Worker, WorkerHangs, WorkerLost
 from engine.autoscale.topics import ConfiguredPolicy
 
 WAIT_SECONDS = 30
+"""Longest wait for a turn."""
+ANSWER_SECONDS = 120
+"""Longest explanation: of a year, it takes about a minute."""
 _OUTAGE = timedelta(minutes=3)
 Explained = tuple[Explanation, list[tuple[str, str]]]
 """Explanation, and what would change the answer: conditions, each with the answer under it."""
@@ -81,10 +84,17 @@ class Replays:
                 self.stop()
                 raise ReplayBusy("the page is being stopped")
             worker.ask("explain", lake, topic, instant, segment, configured)
-            answer: Explained = worker.answer()
+            answer: Explained = worker.answer(ANSWER_SECONDS)
         except WorkerLost as error:
             self._worker = None
             raise ReplayBusy(f"load the page again: {error}") from error
+        except WorkerHangs as error:
+            self._worker = None
+            worker.end()
+            raise ReplayBusy(
+                f"no answer after {ANSWER_SECONDS:g} s, so its process was ended: is the lake slow or not reachable? "
+                f"`anabranch explain` has no such limit"
+            ) from error
         finally:
             self.lock.release()
         return answer

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from urllib.parse import quote
 
+import psutil
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given
@@ -192,6 +193,23 @@ def test_explanation_after_its_process_was_killed(lake):
     assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
     os.kill(replays.REPLAYS._worker.pid, signal.SIGKILL)
     assert "was killed by signal 9" in found.get(f"/topic/why?name={T0}").text
+    assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
+
+
+def test_explanation_whose_process_hangs_is_ended(lake, monkeypatch):
+    found, hangs = page(lake), replays.REPLAYS
+    assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
+    assert hangs._worker is not None
+    pid = hangs._worker.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr(replays, "ANSWER_SECONDS", 0.2)
+        assert "no answer after 0.2 s, so its process was ended" in found.get(f"/topic/why?name={T0}").text
+        assert not psutil.pid_exists(pid)
+    finally:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGCONT)
+    monkeypatch.undo()
     assert "Gate by gate" in found.get(f"/topic/why?name={T0}").text
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -36,8 +37,8 @@ from schemas.kafka.delivery import Delivery
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
 
-_MAX_CHECKPOINTS = 1_000
-"""Most checkpoints kept; the oldest is dropped first."""
+MAX_BYTES = 100_000_000
+"""Most bytes of checkpoints kept, without what Python adds; the oldest are dropped first."""
 
 
 class NotOnRecord(LookupError):
@@ -83,6 +84,12 @@ class TopicCheckpoint:
     parts: Mapping[str, StoredPart]
     of_older: frozenset[str]
     past: TopicPast
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of it, about."""
+        states = sum(len(part.base) for part in self.parts.values())
+        return states + len(repr((self.configured, self.of_older, self.past)))
 
 
 TopicCheckpoints = dict[tuple[str, str], TopicCheckpoint]
@@ -158,8 +165,9 @@ def replay_topic(
         checkpoints[lake, topic] = TopicCheckpoint(
             hour, order.generations[-1], configured, parts, frozenset(replay.of_older), past_at(hour)
         )
-        if len(checkpoints) > _MAX_CHECKPOINTS:
-            del checkpoints[next(iter(checkpoints))]
+        size = sum(checkpoint.size for checkpoint in checkpoints.values())
+        while size > MAX_BYTES:
+            size -= checkpoints.pop(next(iter(checkpoints))).size
 
     for batch in history_of(batches, tables).of_bucket([topic]):
         if is_due and batch.now >= millis(hour):
