@@ -32,15 +32,15 @@ class Entry:
 
 
 COMMANDS = {
-    "run": Entry("the whole system on this machine: broker, controller, traffic, job, executor", "run"),
+    "run": Entry("the whole system on this machine: Kafka, controller, traffic, job, executor, page", "run"),
     "serve": Entry(
-        "one process of a deployment: stream, executor, controller, collector, web, alerts",
+        "one process of a deployment: stream (the job), executor, controller, collector, web (the page), alerts",
         entries={
             "stream": Entry("the Spark job: segment load and events in, decisions out", "stream"),
             "executor": Entry("applies decisions from the Delta table through the admin REST interface", "executor"),
             "controller": Entry("the scalable-topic controller: layouts, split, merge, sessions, REST", "controller"),
             "collector": Entry("reads the load of segments and consumers from Pulsar or Kafka into Kafka", "collect"),
-            "web": Entry("the page that operators keep open", "web"),
+            "web": Entry("the page, which operators keep open", "web"),
             "alerts": Entry("rules on the lake, told to Alertmanager, Slack, webhooks", "alerts"),
         },
     ),

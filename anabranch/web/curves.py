@@ -6,7 +6,7 @@ Stage: beside the drawings. A load on record counts until the next one: the job 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from anabranch.history.lineage.record import Reach, River
@@ -32,8 +32,12 @@ def load_columns(
     reaches = {reach.segment_id: reach for reach in river.reaches}
     peaks = {segment: max(map(load_of, samples)) for segment, samples in loads.items() if segment in reaches}
     chosen = sorted(sorted(peaks, key=lambda segment: -peaks[segment])[:MAX_CURVES])
-    instants = _instants(river, [loads[segment] for segment in chosen], silences)
+    instants = _instants(
+        river, [reaches[segment] for segment in chosen], [loads[segment] for segment in chosen], silences
+    )
     silent = [any(since < at < until for since, until in silences) for at in instants]
+    begins = sorted(reach.begins for reach in river.reaches)
+    ends = sorted(reach.ends for reach in river.reaches if reach.ends is not None)
     return {
         "at": [at / 1000 for at in instants],
         "segments": [
@@ -41,21 +45,31 @@ def load_columns(
             for segment in chosen
         ],
         "active": [
-            None if is_silent else sum(reach.is_there(at) for reach in river.reaches)
+            None if is_silent else bisect_right(begins, at) - bisect_right(ends, at)
             for at, is_silent in zip(instants, silent, strict=True)
         ],
         "window": [river.since / 1000, river.until / 1000],
     }
 
 
-def _instants(river: River, curves: Iterable[Sequence[Sample]], silences: Sequence[Silence]) -> list[int]:
+def _instants(
+    river: River, chosen: Iterable[Reach], curves: Iterable[Sequence[Sample]], silences: Sequence[Silence]
+) -> list[int]:
     """Return when something is to be drawn: at loads, at changes of the layout, and beside silences."""
-    sampled = sorted({sample.at for curve in curves for sample in curve if river.since <= sample.at <= river.until})
-    sampled = sampled[:: max(1, -(-len(sampled) // MAX_POINTS))]
-    changes = {instant for reach in river.reaches for instant in (reach.begins, reach.ends) if instant is not None}
+    sampled = _thinned(sample.at for curve in curves for sample in curve if river.since <= sample.at <= river.until)
+    changes = _thinned(at for at in _changes(river.reaches) if river.since <= at <= river.until)
     edges = {instant for since, until in silences for instant in (since, since + 1, until - 1, until)}
-    inside = {at for at in changes | edges if river.since <= at <= river.until}
-    return sorted({*sampled, *inside, river.since, river.until})
+    inside = {at for at in {*_changes(chosen), *edges} if river.since <= at <= river.until}
+    return sorted({*sampled, *changes, *inside, river.since, river.until})
+
+
+def _changes(reaches: Iterable[Reach]) -> Iterator[int]:
+    return (instant for reach in reaches for instant in (reach.begins, reach.ends) if instant is not None)
+
+
+def _thinned(instants: Iterable[int]) -> list[int]:
+    distinct = sorted(set(instants))
+    return distinct[:: max(1, -(-len(distinct) // MAX_POINTS))]
 
 
 def _curve(

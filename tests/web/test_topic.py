@@ -257,6 +257,16 @@ def test_curve_ends_with_its_segment_and_in_silences():
     }
 
 
+def test_curves_of_many_segments_have_the_points_of_a_screen():
+    reaches = [Reach(number, 0, 0xFFFF, number * 7, number * 7 + number % 50) for number in range(20_000)]
+    samples = {number: [Sample(number * 7, (number, 0, 0, 0))] for number in range(0, 20_000, 100)}
+    columns = load_columns(River("t", 0, 140_000, reaches, ()), samples, [], lambda sample: sample.rates[0])
+    assert len(columns["at"]) < 5_000
+    assert {reaches[one["id"]].ends / 1000 for one in columns["segments"]} < set(columns["at"])
+    counted = list(zip(columns["at"], columns["active"], strict=True))[::100]
+    assert counted == [(at, sum(reach.is_there(round(at * 1000)) for reach in reaches)) for at, _ in counted]
+
+
 def test_curve_begins_with_the_life_of_its_segment():
     """The topic was deleted and made again: the load on record is of a segment of the same number before."""
     again = Reach(0, 0x0000, 0xFFFF, 4_000, None, life=1)

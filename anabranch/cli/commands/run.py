@@ -64,7 +64,7 @@ def run_command(
     shadow: bool,
     without: tuple[str, ...],
 ) -> None:
-    """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
+    """Run Kafka, controller, traffic, job, executor and page on this machine until Ctrl-C.
 
     \b
     Settings of your own (-c) replace conf/demonstration.toml and conf/story.toml: name those first to keep them.
