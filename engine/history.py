@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
 from functools import reduce
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import or_
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -284,6 +284,8 @@ class BatchHistory:
             )
 
 
+_RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+
 HISTORY_TABLES = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
 """Tables with the inputs and results of batches."""
 
@@ -456,35 +458,57 @@ def _event_record(row: Mapping[str, Any]) -> RawRecord:
 
 
 def _samples(loads: pa.Table) -> Iterator[tuple[int, Samples]]:
-    """Yield accepted load records as samples by the rank of their batch."""
-    ranks = loads["place"].to_numpy()
-    starts = np.flatnonzero(np.r_[True, ranks[1:] != ranks[:-1]]) if len(ranks) else ranks
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(ranks)], strict=False):
-        yield int(ranks[start]), _messages(loads.slice(start, end - start))
+    """Yield accepted load records as samples by the rank of their batch.
+
+    All rows become arrays at once: for each batch it would take most of the time of a replay.
+    """
+    ranks, partitions, offsets = (loads[name].to_numpy() for name in ("place", "kafka_partition", "kafka_offset"))
+    changed = (np.diff(ranks) != 0) | (np.diff(partitions) != 0) | (np.diff(offsets) != 0)
+    heads = np.flatnonzero(np.r_[np.ones(min(1, len(ranks)), np.bool_), changed])
+    counts = np.diff(np.r_[heads, len(ranks)])
+    rates = np.column_stack([loads[name].to_numpy() for name in _RATES])
+    segments, (topics, topic_names) = loads["segment_id"].to_numpy(), _coded(loads["topic"])
+    of_messages = loads.take(heads)
+    reporters, reporter_names = _coded(of_messages["reporter"])
+    sampled_at = _millis_array(of_messages["sampled_at"])
+    stamped_at = _millis_array(pc.fill_null(pc.cast(of_messages["kafka_timestamp"], pa.int64()), NEVER * 1000))
+    batches = np.flatnonzero(np.r_[np.ones(min(1, len(heads)), np.bool_), np.diff(ranks[heads]) != 0])
+    for begin, end in pairwise([*batches.tolist(), len(heads)]):
+        messages, rows = slice(begin, end), slice(heads[begin], heads[end] if end < len(heads) else len(ranks))
+        topic, names = _used(topics[rows], topic_names)
+        reporter, reporting = _used(reporters[messages], reporter_names)
+        yield (
+            int(ranks[rows.start]),
+            Samples(
+                topics=names,
+                reporters=reporting,
+                topic=topic,
+                segment=segments[rows],
+                rates=rates[rows],
+                reporter=reporter,
+                sampled_at=sampled_at[messages],
+                partition=partitions[heads[messages]],
+                offset=offsets[heads[messages]],
+                timestamp=stamped_at[messages],
+                counted=np.full(end - begin, BY_SAMPLES, np.int8),
+                counts=counts[messages],
+            ),
+        )
 
 
-def _messages(loads: pa.Table) -> Samples:
-    partitions, offsets = loads["kafka_partition"].to_numpy(), loads["kafka_offset"].to_numpy()
-    first = np.flatnonzero(np.r_[True, (np.diff(partitions) != 0) | (np.diff(offsets) != 0)])
-    rates = [loads[name].to_numpy() for name in ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")]
-    heads = loads.take(first)
-    topics, reporters = (column.combine_chunks().dictionary_encode() for column in (loads["topic"], heads["reporter"]))
-    return Samples(
-        topics=topics.dictionary,
-        reporters=reporters.dictionary,
-        topic=topics.indices.to_numpy(),
-        segment=loads["segment_id"].to_numpy(),
-        rates=np.column_stack(rates),
-        reporter=reporters.indices.to_numpy(),
-        sampled_at=_millis_array(heads["sampled_at"]),
-        partition=partitions[first],
-        offset=offsets[first],
-        timestamp=np.array(
-            [NEVER if instant is None else instant for instant in _millis(heads["kafka_timestamp"])], np.int64
-        ),
-        counted=np.full(len(first), BY_SAMPLES, np.int8),
-        counts=np.diff(np.r_[first, len(loads)]),
-    )
+def _coded(names: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], pa.Array]:
+    """Return the distinct names, and for each row the index of its own."""
+    coded = names.combine_chunks().dictionary_encode()
+    return coded.indices.to_numpy(), coded.dictionary
+
+
+def _used(codes: npt.NDArray[np.int32], names: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
+    """Cut names to those that are used, in the order of their first use."""
+    if len(names) == 1:
+        return codes, names
+    distinct, first, owners = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return np.argsort(order).astype(np.int32)[owners.reshape(-1)], names.take(distinct[order])
 
 
 def _subjects(table: pa.Table) -> list[str]:
@@ -496,11 +520,6 @@ def _subjects(table: pa.Table) -> list[str]:
 def _owner_of_subject(subject: str) -> str:
     """Return the topic or cluster of a subject, which may be a broker (`cluster/broker`)."""
     return subject if subject.startswith(TOPIC_PREFIX) else subject.partition("/")[0]
-
-
-def _millis(instants: pa.ChunkedArray) -> list[int]:
-    millis: list[int] = pc.divide(pc.cast(instants, pa.int64()), 1000).to_pylist()
-    return millis
 
 
 def _millis_array(instants: pa.ChunkedArray) -> npt.NDArray[np.int64]:
