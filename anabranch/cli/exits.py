@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 FOUND = 1
@@ -21,3 +24,12 @@ class Unreachable(click.ClickException):
     """Something outside gave no answer; the message says what, and where it is configured."""
 
     exit_code = UNREACHABLE
+
+
+@contextmanager
+def failing_on(*errors: type[Exception]) -> Iterator[None]:
+    """Turn these errors, whose text is for a person, into exit code 1."""
+    try:
+        yield
+    except errors as error:
+        raise click.ClickException(str(error)) from error

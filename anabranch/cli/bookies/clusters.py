@@ -25,7 +25,7 @@ from anabranch.bookkeeper.sidecar import BookKeeperAddress, BookKeeperSidecar
 from anabranch.bookkeeper.snapshot_reader import BookieSnapshotReader
 from anabranch.bookkeeper.term import SwitchTerm
 from anabranch.cli.context import Context
-from anabranch.cli.exits import Unreachable
+from anabranch.cli.exits import Unreachable, failing_on
 from anabranch.cli.metadata_client import connect_metadata
 from anabranch.cli.reports import reading_lake
 from decisions.bookkeeper.uris import BadUri, read_uri
@@ -116,10 +116,8 @@ class Bookies:
         chosen = self.settings.bookies
         folder = self.settings.path(self.settings.local.folder) / "bookies"
         folder.mkdir(parents=True, exist_ok=True)
-        try:
+        with failing_on(SetupError):
             programs = ensure_programs(self.settings, lambda text: click.echo(text, err=True))
-        except SetupError as error:
-            raise click.ClickException(str(error)) from error
         command = programs.sidecar(folder, chosen.migration_concurrency, SIDECAR_HEAP)
         properties, addresses = _properties(self.settings), {}
         for name, uri in clusters.items():

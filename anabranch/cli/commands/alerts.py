@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli.context import Context
-from anabranch.cli.exits import Unreachable
+from anabranch.cli.exits import Unreachable, failing_on
 from anabranch.cli.instants import INSTANT
 from anabranch.cli.reports import reading_lake
 from schemas.printable import printable
@@ -45,11 +45,8 @@ def alerts_command(ctx: click.Context, once: bool) -> None:
     from anabranch.alerts.process import evaluate_alerts
     from runtime.telemetry.serving import MetricsError
 
-    with _errors(context):
-        try:
-            evaluator = evaluate_alerts(context.settings, click.echo, once=once)
-        except MetricsError as error:
-            raise click.ClickException(str(error)) from error
+    with _errors(context), failing_on(MetricsError):
+        evaluator = evaluate_alerts(context.settings, click.echo, once=once)
     if once and (shortfall := evaluator.shortfall):
         raise click.ClickException(shortfall)
 

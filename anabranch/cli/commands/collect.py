@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, get_args
 
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.exits import failing_on
 from anabranch.cli.reports import quantity
 from schemas.bundles import Profile
 from schemas.printable import printable
@@ -42,12 +43,10 @@ def collect_topics(context: Context, once: bool, output: str) -> None:
     from anabranch.collectors.pulsar.process import collect_pulsar
     from runtime.telemetry.serving import MetricsError
 
-    try:
+    with failing_on(MetricsError):
         status = collect_pulsar(
             context.settings, lambda line: None if output == "json" else click.echo(line), once=once
         )
-    except MetricsError as error:
-        raise click.ClickException(str(error)) from error
     _report_status(status, once, output)
 
 
@@ -71,14 +70,10 @@ def collect_segments(context: Context, once: bool, output: str) -> None:
     from runtime.telemetry.serving import MetricsError
 
     readings = SegmentReadings(context.settings.kafka_connection(), CACHED_GROUPS)
-    try:
+    with failing_on(MetricsError), closing(readings):
         status = collect_kafka(
             context.settings, readings, lambda line: None if output == "json" else click.echo(line), once=once
         )
-    except MetricsError as error:
-        raise click.ClickException(str(error)) from error
-    finally:
-        readings.close()
     _report_status(status, once, output)
     if once and not status.is_delivered:
         raise click.exceptions.Exit(1)

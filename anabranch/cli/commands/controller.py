@@ -7,6 +7,7 @@ import re
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.exits import failing_on
 
 _PLACE = re.compile(r"sqlite|zks?://[^/\s]+(/[\w.-]+)*/?")
 
@@ -26,10 +27,8 @@ def controller_command(ctx: click.Context) -> None:
     context: Context = ctx.obj
     settings = context.settings
     context.start_logging("controller")
-    try:
+    with failing_on(StartError):
         serve(settings, lambda url: click.echo(f"controller ready at {url}"))
-    except StartError as error:
-        raise click.ClickException(str(error)) from error
 
 
 @controller_command.command("copy")
@@ -56,10 +55,8 @@ def copy(context: Context, source: str | None, target: str) -> None:
     for store in (source, target):
         chosen = context.settings.controller.model_copy(update={"metadata": store})
         context.warn("controller copy", context.settings.model_copy(update={"controller": chosen}))
-    try:
+    with failing_on(StartError):
         done = copy_metadata(context.settings, source, target, lambda line: click.echo(line, err=True))
-    except StartError as error:
-        raise click.ClickException(str(error)) from error
     summary = f"{done.topics} topics ({done.nodes} nodes, {done.announcements} announcements that wait)"
     click.echo(
         f"{target} had all of {source} already: {summary}" if done.was_there else f"{summary} are in {target} now"

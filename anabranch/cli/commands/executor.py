@@ -10,6 +10,7 @@ import click
 from anabranch.cli.braking import lake_errors, with_reason_and_actor
 from anabranch.cli.connection import encodable_text, policy_subject
 from anabranch.cli.context import Context
+from anabranch.cli.exits import failing_on
 from anabranch.cli.instants import DURATION
 from schemas.printable import printable
 
@@ -40,10 +41,8 @@ def executor_command(ctx: click.Context, mode: str | None) -> None:
     from anabranch.executor.process import ExecutorStartError, run_executor
     from lake.lease import LeaseLost
 
-    try:
+    with failing_on(ExecutorStartError, LeaseLost):
         run_executor(settings, click.echo)
-    except (ExecutorStartError, LeaseLost) as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _scope(value: str) -> str:

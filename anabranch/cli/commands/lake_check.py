@@ -7,7 +7,7 @@ import json
 import click
 
 from anabranch.cli.context import Context
-from anabranch.cli.exits import FOUND, Unreachable
+from anabranch.cli.exits import FOUND, Unreachable, failing_on
 from schemas.printable import printable
 
 
@@ -36,10 +36,8 @@ def check(ctx: click.Context, output: str, deep: bool) -> None:
     context: Context = ctx.obj
     lake = context.settings.lake_path
     kept_in = context.settings.path(context.settings.local.folder) / "lake-digests.json"
-    try:
+    with failing_on(ValueError, OSError):
         digests = Digests(kept_in, lake) if deep else None
-    except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
     try:
         findings = check_lake(lake, digests, context.settings.executor.stuck_seconds)
         if digests is not None:

@@ -13,6 +13,7 @@ import threading
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.exits import failing_on
 from anabranch.cli.instants import DURATION
 
 
@@ -38,14 +39,12 @@ def setup(context: Context, quiet: bool, pulsar: bool) -> None:
 
     # Jars are public, and in an image other accounts use them.
     os.umask(0o022)
-    try:
+    with failing_on(SetupError):
         jars = ensure_jars(context.settings, say)
         if pulsar:
             ensure_pulsar(context.settings, say)
         for name in ("spark", *(["pulsar"] if pulsar else [])):
             ensure_archive(context.settings, name, say)
-    except SetupError as error:
-        raise click.ClickException(str(error)) from error
     if not quiet:
         click.echo(f"jars are in {jars.spark.parent}")
 
@@ -87,10 +86,8 @@ def _run_clients(context: Context, stop: threading.Event) -> None:
     from anabranch.local.traffic import controller_topics
     from runtime.java_home import SetupError
 
-    try:
+    with failing_on(SetupError):
         check_client_package()
-    except SetupError as error:
-        raise click.ClickException(str(error)) from error
     from anabranch.local.clients.traffic import run_clients
 
     with contextlib.closing(controller_topics(context.settings)) as topics:
@@ -109,7 +106,7 @@ def reset_command(context: Context, yes: bool) -> None:
     from anabranch.local.reset import check_is_local, reset, state_of
     from runtime.java_home import SetupError
 
-    try:
+    with failing_on(SetupError):
         check_is_local(context.settings)
         paths = state_of(context.settings)
         if not paths:
@@ -119,6 +116,4 @@ def reset_command(context: Context, yes: bool) -> None:
             click.echo("\n".join(map(str, paths)))
             click.confirm("Delete these files and folders? (--yes does not ask)", abort=True)
         removed = reset(context.settings)
-    except SetupError as error:
-        raise click.ClickException(str(error)) from error
     click.echo(f"forgot {len(removed)} files and folders of earlier runs")

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.exits import failing_on
 from anabranch.cli.reports import reading_lake
 
 OUTPUTS = ("table", "json", "csv", "parquet")
@@ -75,11 +76,8 @@ def _answer_statement(lake: str, statement: str, output: str, file: Path | None,
     if file is not None and not os.access(file.absolute().parent, os.W_OK):
         raise click.ClickException(f"{file} cannot be written: its folder is not there, or not yours")
     begun = time.monotonic()
-    try:
-        with reading_lake(lake, action="read, or the answer not written"):
-            rows = write_answer(LakeSql(lake).ask(statement), output, file, limit)
-    except SqlError as error:
-        raise click.ClickException(str(error)) from None
+    with failing_on(SqlError), reading_lake(lake, action="read, or the answer not written"):
+        rows = write_answer(LakeSql(lake).ask(statement), output, file, limit)
     if file is not None or output == "table":
         click.echo(f"{rows:,} row{'' if rows == 1 else 's'}, {time.monotonic() - begun:.2f} s", err=True)
 

@@ -14,7 +14,7 @@ import click
 
 from anabranch.cli.connection import topic_name
 from anabranch.cli.context import Context
-from anabranch.cli.exits import Unreachable
+from anabranch.cli.exits import Unreachable, failing_on
 from anabranch.query.wording import instant
 from schemas.printable import printable
 
@@ -54,10 +54,8 @@ def show_topic(context: Context, topic: str, checkpoint: str | None, output: str
             raise click.ClickException(empty)
         bucket = buckets_of(spark, [name], settings.stream.buckets)[name]
         stored = stored_bucket(spark, spark_location(location), bucket)
-    try:
+    with failing_on(StateError):
         view = topic_view(stored.packed, name)
-    except StateError as error:
-        raise click.ClickException(str(error)) from error
     where = f"bucket {bucket} of {settings.stream.buckets}, batch {stored.batch_id}"
     if view is None:
         raise click.ClickException(f"the job does not know {printable(name)}; looked in {where} of {location}")

@@ -11,6 +11,7 @@ import click
 
 from anabranch.cli.connection import namespace_name, tenant_name
 from anabranch.cli.context import Context
+from anabranch.cli.exits import failing_on
 from schemas.printable import printable
 
 
@@ -39,10 +40,8 @@ def _with_token_file(function: Callable[..., None]) -> Callable[..., None]:
         named = context.settings.controller.tokens_file
         if not named:
             raise click.UsageError('no file of tokens is named: set tokens_file = "FILE" below [controller]')
-        try:
+        with failing_on(TokensError):
             function(file=context.settings.path(named), **arguments)
-        except TokensError as error:
-            raise click.ClickException(str(error)) from error
 
     passed: Callable[..., None] = click.pass_obj(run)
     return passed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.exits import failing_on
 
 
 @click.command("web")
@@ -25,9 +26,7 @@ def web_command(context: Context, port: int | None) -> None:
     settings = context.settings
     if port is not None:
         settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
-    try:
+    with failing_on(PageStartError):
         serve(
             settings, lambda: stored_policy(configured_policy(settings)), lambda url: click.echo(f"web ready at {url}")
         )
-    except PageStartError as error:
-        raise click.ClickException(str(error)) from error
