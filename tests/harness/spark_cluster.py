@@ -32,18 +32,12 @@ _REGISTERED = re.compile(r"Successfully registered with master")
 class StandaloneCluster:
     """One master and its workers. Ends at the latest with the thread that started it (Linux)."""
 
-    def __init__(
-        self, folder: Path, workers: int = 2, cores: int = 1, memory: str = "1g", defaults: Path | None = None
-    ) -> None:
-        """`folder` holds logs and the executors' work; each worker offers `cores` and `memory` (`512m`, `1g`).
-
-        `defaults`: folder with the daemons' `spark-defaults.conf`.
-        """
+    def __init__(self, folder: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+        """`folder` holds logs and the executors' work; each worker offers `cores` and `memory` (`512m`, `1g`)."""
         self.folder, self._workers, self._cores, self._memory = Path(folder).resolve(), workers, cores, memory
         self.url = ""
         """`spark://host:port`, known once it has started."""
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._defaults = {"SPARK_CONF_DIR": str(defaults)} if defaults else {}
 
     def start(self) -> None:
         """Start the cluster and wait until every worker has registered.
@@ -91,7 +85,7 @@ class StandaloneCluster:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env=daemon_environment(os.environ, home) | self._defaults,
+                env=daemon_environment(os.environ, home),
                 cwd=self.folder,
             )
         self._processes.append(process)

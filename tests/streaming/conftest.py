@@ -93,12 +93,12 @@ def job_settings(tmp_path, own_broker) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path) -> Iterator[Callable[..., Job]]:
+def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
     """Runs commands as jobs; what is left is killed. A failed test shows the end of what they said."""
     jobs: list[Job] = []
 
-    def running(command: list[str], **variables: str) -> Job:
-        jobs.append(Job(command, tmp_path / "job.log", **variables))
+    def running(command: list[str]) -> Job:
+        jobs.append(Job(command, tmp_path / "job.log"))
         return jobs[-1]
 
     yield running

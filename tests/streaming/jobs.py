@@ -144,7 +144,7 @@ class SessionJob:
 class Job:
     """The job in a process group of its own."""
 
-    def __init__(self, command: list[str], log: Path, **variables: str) -> None:
+    def __init__(self, command: list[str], log: Path) -> None:
         self.log = log
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
@@ -153,7 +153,7 @@ class Job:
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": str(HOME), **variables},
+                env={**os.environ, "PYTHONPATH": str(HOME)},
             )
 
     def kill(self) -> None:

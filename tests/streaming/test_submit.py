@@ -12,8 +12,6 @@ import pytest
 from decisions.topic.layout import SegmentLayout
 from schemas.settings.root import load_settings
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from tests.deploy.programs import installed_program
-from tests.deploy.test_templates import SPREAD, by_name
 from tests.engine.records import layout, tick
 from tests.harness.spark_cluster import StandaloneCluster
 from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
@@ -94,35 +92,3 @@ def test_cluster_submit_decides_and_stops_on_sigterm(jars, own_broker, job_setti
     job = run(submitted(cluster.url, job_settings, jars.spark))
     decides_and_stops_between_batches(job, Feed(own_broker.bootstrap), job_settings)
     assert all(list(cluster.folder.glob(f"worker-{number}/app-*/*")) for number in range(2))
-
-
-def test_chart_job_decides_on_a_cluster_with_a_secret(tmp_path, own_broker, job_settings, run):
-    """With the chart's spark.conf; only the pod's name is another."""
-    program = installed_program("helm") or pytest.skip("there is no helm for this kind of machine")
-    defaults = tmp_path / "spark"
-    defaults.mkdir()
-    (defaults / "spark-defaults.conf").write_text(
-        "spark.authenticate true\nspark.authenticate.secret sesame\nspark.network.crypto.enabled true\n"
-    )
-    guarded = StandaloneCluster(tmp_path / "cluster", workers=2, cores=1, memory="512m", defaults=defaults)
-    guarded.start()
-    try:
-        values = (
-            f"spark.master={guarded.url}",
-            "spark.executors=2",
-            "spark.executorCores=1",
-            "spark.executorMemory=512m",
-            "spark.defaultsSecret=spark",
-            "job.driverMemory=512m",
-        )
-        conf = by_name(program, *SPREAD, *values)["ConfigMap/x"]["data"]["spark.conf"]
-        file = tmp_path / "spark.conf"
-        file.write_text(conf.replace("x-job-0.x-job.scaling.svc", "127.0.0.1"))
-        job_settings.write_text(f'{job_settings.read_text()}spark_conf = "{file}"\n')
-        command = [str(Path(sys.executable).with_name("anabranch")), "-c", str(job_settings), "serve", "stream"]
-        job = run(command, SPARK_CONF_DIR=str(defaults))
-        decides_and_stops_between_batches(job, Feed(own_broker.bootstrap), job_settings)
-        assert "can run code there" not in job.log.read_text()
-        assert all(list(guarded.folder.glob(f"worker-{number}/app-*/*")) for number in range(2))
-    finally:
-        guarded.stop()
