@@ -27,6 +27,7 @@ _ARROW = {
 }
 
 
+@cache
 def column_types(row: type[TableRow]) -> dict[str, tuple[type, bool]]:
     """Return column name to (Python type, nullable), in the model's order."""
     columns: dict[str, tuple[type, bool]] = {}

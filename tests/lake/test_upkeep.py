@@ -198,7 +198,7 @@ def test_leased_writers_survive_two_compactors(tmp_path, few):
 
     def write(table: LeasedTable, first: int) -> None:
         try:
-            for number in range(first, 80, 2):
+            for number in range(first, 40, 2):
                 table.append([row(number)])
         except Exception as fault:
             faults.append(fault)
@@ -213,8 +213,8 @@ def test_leased_writers_survive_two_compactors(tmp_path, few):
     for thread in compacting:
         thread.join()
     assert faults == []
-    assert alerts(lake) == list(range(80))
-    assert files(lake) < 80
+    assert alerts(lake) == list(range(40))
+    assert files(lake) < 40
     for table in tables:
         table.check()
 

@@ -11,14 +11,14 @@ from deltalake import DeltaTable
 
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
-from tests.query.views.recorded_cluster import BROKERS, ClusterStory
+from tests.query.views.recorded_cluster import BROKERS, recorded_cluster
 from tests.query.views.recorded_switch import TAKEN, SwitchStory
 from tests.web.pages import page, table_of
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    return str(ClusterStory().run().write(tmp_path_factory.mktemp("bundles") / "lake"))
+    return str(recorded_cluster().write(tmp_path_factory.mktemp("bundles") / "lake"))
 
 
 def test_move_of_a_bundle_is_headed_in_words(lake):

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from anabranch.cli.main import cli
 from tests.docs.guides import HOME, Block, blocks
-from tests.query.views.recorded_cluster import ClusterStory
+from tests.query.views.recorded_cluster import recorded_cluster
 
 PAGE = "docs/bundles.md"
 BLOCKS = [block for block in blocks(PAGE) if block.run_by == "tests/history/bundles/test_guide.py"]
@@ -26,7 +26,7 @@ BLOCKS = [block for block in blocks(PAGE) if block.run_by == "tests/history/bund
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a reader's own, with the record."""
     folder = tmp_path_factory.mktemp("guide")
-    ClusterStory().run().write(folder / "lake")
+    recorded_cluster().write(folder / "lake")
     (folder / "anabranch.toml").write_text(f'[lake]\npath = "{folder}/lake"\n')
     return folder
 

@@ -21,14 +21,14 @@ from schemas.tables.rows import BATCHES, EVENTS
 from tests.engine.balancers import BOTH, MINUTE, NOW, bundle, extensible
 from tests.engine.records import tick
 from tests.engine.test_replay import RecordedBucket
-from tests.query.views.recorded_cluster import BROKERS, JOINS, ClusterStory
+from tests.query.views.recorded_cluster import BROKERS, JOINS, recorded_cluster
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
 def story():
-    return ClusterStory().run()
+    return recorded_cluster()
 
 
 @pytest.fixture(scope="module")

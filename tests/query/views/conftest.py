@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.query.views.recorded import Story
-from tests.query.views.recorded_cluster import ClusterStory
+from tests.query.views.recorded import recorded_story
+from tests.query.views.recorded_cluster import recorded_cluster
 from tests.query.views.recorded_switch import switched
 
 
 @pytest.fixture(scope="session")
 def story():
     """What happened, with its rows."""
-    return Story().run()
+    return recorded_story()
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def lake(story, tmp_path_factory):
 @pytest.fixture(scope="session")
 def cluster_story():
     """What happened to a cluster with bundles."""
-    return ClusterStory().run()
+    return recorded_cluster()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,9 @@ class Story:
             )  # type: ignore[arg-type]
             for place, (kind, subject, length) in enumerate(done)
         ]
+
+
+@cache
+def recorded_story() -> Story:
+    """Return the story, told once in a process."""
+    return Story().run()

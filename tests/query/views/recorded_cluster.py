@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,9 @@ class ClusterStory:
             write_deltalake(made[table.name], self.bucket.table(table), mode="append")
         write_deltalake(made[OUTCOMES.name], to_arrow(OUTCOMES, self.outcomes), mode="append")
         return str(lake)
+
+
+@cache
+def recorded_cluster() -> ClusterStory:
+    """Return the story, told once in a process."""
+    return ClusterStory().run()

@@ -13,6 +13,7 @@ import pytest
 
 from anabranch.simulation.bundles.compare import Compared, compare
 from anabranch.simulation.bundles.shapes import SHAPES
+from tests.examples import only_first
 from tests.simulation.bundles.best import OURS, PAIRS, RECORD, RECORDED_SEEDS
 
 RECORDED = json.loads(RECORD.read_text())
@@ -26,6 +27,10 @@ WORSE = {
 """Cells in which our median is higher than that of the most even pair, and by how much at most."""
 
 
+EASY = ("flat", "noisy", "fan_out", "unequal", "join")
+"""Shapes on which all balancers come close to each other: left to `make soak`."""
+
+
 @cache
 def ours_on(shape: str) -> Compared:
     """Our profile on the recorded seeds of a shape."""
@@ -33,7 +38,7 @@ def ours_on(shape: str) -> Compared:
     return ours
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", only_first(5, sorted(SHAPES, key=EASY.__contains__)))
 def test_default_more_even_than_every_upstream_pair(shape):
     ours = ours_on(shape)
     for pair, deviations in RECORDED[shape]["deviations"].items():
