@@ -132,8 +132,8 @@ def test_every_answer_becomes_json_and_back(snapshots):
 
 
 def test_round_tripped_snapshot_gives_equal_answer(snapshots):
-    expressible = [one for one in snapshots if _is_expressible(one.policy)][:1100]
-    assert len(expressible) == 1100
+    expressible = [one for one in snapshots if _is_expressible(one.policy)][:400]
+    assert len(expressible) == 400
     for number, one in enumerate(expressible):
         text = snapshot_to_wire(one).to_json()
         again = snapshot_from_wire(Snapshot.model_validate_json(text), ("default", "pip-483")[number % 2])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -62,9 +63,14 @@ def bucket():
     return bucket
 
 
-def test_explanation_lists_all_gates_beyond_hold(bucket, tmp_path):
-    lake = written(bucket, tmp_path / "lake")
-    found = explain(lake, NAMES[0], None, CONFIGURED)
+@pytest.fixture(scope="module")
+def lake(bucket, tmp_path_factory):
+    """Its lake, for tests that only read."""
+    return Path(written(bucket, tmp_path_factory.mktemp("recorded") / "lake"))
+
+
+def test_explanation_lists_all_gates_beyond_hold(lake):
+    found = explain(str(lake), NAMES[0], None, CONFIGURED)
     assert (found.answer.gate.value, found.hold["gate"], found.held_since) == (
         "merge-window",
         "merge-window",
@@ -200,8 +206,8 @@ def test_checkpoint_has_reports_dated_after_it_and_late_ones(tmp_path):
     assert past[0].delivery_when_decided.at == hour - 2 * MINUTE
 
 
-def test_past_instant_answered_as_it_was(bucket, tmp_path):
-    lake = written(bucket, tmp_path / "lake")
+def test_past_instant_answered_as_it_was(lake):
+    lake = str(lake)
     found = explain(lake, NAMES[0], at(NOW + 30 * SECOND), CONFIGURED)
     assert (found.answer.gate.value, found.hold["gate"]) == ("merge-thresholds", "merge-thresholds")
     with pytest.raises(NotOnRecord, match=r"the record begins at 2025-11-20 17:33:20 UTC"):
@@ -228,9 +234,7 @@ def command(lake, *arguments):
     return CliRunner().invoke(cli, ["-c", str(settings), "explain", *arguments], catch_exceptions=False)
 
 
-def test_command_explains_reason_input_and_changes(bucket, tmp_path):
-    lake = tmp_path / "lake"
-    written(bucket, lake)
+def test_command_explains_reason_input_and_changes(lake):
     run = command(lake, "t0")
     assert run.exit_code == 0
     assert " >> merge-window " in run.output
@@ -278,14 +282,12 @@ def test_a_slow_topic_is_explained_by_the_last_report(tmp_path):
     assert "not slow: no subscription is a minute or more behind on any segment (reported 40s ago)" in earlier
 
 
-def test_unreported_topic_not_called_slow_or_quick(bucket, tmp_path):
-    found = explain(written(bucket, tmp_path / "lake"), NAMES[0], None, CONFIGURED)
+def test_unreported_topic_not_called_slow_or_quick(lake):
+    found = explain(str(lake), NAMES[0], None, CONFIGURED)
     assert (found.slowness.verdict, found.slowness.age_ms, found.snapshot.delivery) == ("unknown", None, None)
 
 
-def test_a_time_between_two_evaluations_names_both(bucket, tmp_path):
-    lake = tmp_path / "lake"
-    written(bucket, lake)
+def test_a_time_between_two_evaluations_names_both(lake):
     said = json.loads(command(lake, "t0", "--at", "2025-11-20T17:35:50", "--output", "json").stdout)
     at_tick = json.loads(command(lake, "t0", "--at", "2025-11-20T17:35:20", "--output", "json").stdout)
     for answer in (said, at_tick):
@@ -314,9 +316,7 @@ def test_a_time_between_two_evaluations_names_both(bucket, tmp_path):
         (("t0", "--at", "noon"), "'noon' is no time; write 14:05, 2026-11-22T14:05:00Z or '10m ago'"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_is(bucket, tmp_path, arguments, expected):
-    lake = tmp_path / "lake"
-    written(bucket, lake)
+def test_what_is_not_there_is_said_with_what_is(lake, arguments, expected):
     run = command(lake, *arguments)
     assert run.exit_code != 0
     assert expected in run.output
@@ -539,9 +539,7 @@ def test_downtime_of_job_stated_first(tmp_path):
         ("2025-11-23T17:40", None),
     ],
 )
-def test_time_after_record_names_last_occurrence(bucket, tmp_path, asked, expected):
-    lake = tmp_path / "lake"
-    written(bucket, lake)
+def test_time_after_record_names_last_occurrence(lake, asked, expected):
     said = command(lake, "t0", "--at", asked).output
     assert "is too long after that to be known" in said
     assert (expected or "known\n") in said

@@ -125,10 +125,10 @@ def test_rows_outside_the_cycle_reported(bucket, tmp_path):
 
 @pytest.fixture(scope="module")
 def long_record(tmp_path_factory):
-    """Four hours of a cluster: a hot broker whose moves are told to have ended, and one that joins late."""
+    """Three hours of a cluster: a hot broker whose moves are told to have ended, and one that joins late."""
     lake = str(tmp_path_factory.mktemp("long"))
     bucket, before = Recorded(), []
-    for minute in range(240):
+    for minute in range(180):
         at = NOW + minute * MINUTE
         moved = [ended(row) for row in before]
         third = [report("broker-3:8080", {bundle(8): 1.0 + minute % 7}, at, cpu=4 + minute % 5)] if minute > 100 else []

@@ -18,10 +18,11 @@ from tests.alerts.test_rules import SHIPPED
 DAY = datetime(2026, 11, 22, tzinfo=timezone.utc)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ask(lake_of_clusters):
     """A question, and its rows."""
-    return lambda sql: LakeSql(lake_of_clusters).ask(sql).read_all().to_pylist()
+    questions = LakeSql(lake_of_clusters)
+    return lambda sql: questions.ask(sql).read_all().to_pylist()
 
 
 @pytest.fixture(scope="module")

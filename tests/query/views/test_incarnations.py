@@ -44,7 +44,8 @@ def stream(request):
 def ask(stream, tmp_path_factory):
     """A question to the lake that the stream left, and its rows."""
     lake = stream.write(tmp_path_factory.mktemp("incarnations") / "lake")
-    return lambda sql: LakeSql(lake).ask(sql).read_all().to_pylist()
+    questions = LakeSql(lake)
+    return lambda sql: questions.ask(sql).read_all().to_pylist()
 
 
 def standing(rows, at, begins, ends):

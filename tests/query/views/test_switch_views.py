@@ -19,10 +19,11 @@ SWITCH = "old-new-1"
 START = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ask(lake_of_switch):
     """A question, and its rows."""
-    return lambda sql: LakeSql(lake_of_switch).ask(sql).read_all().to_pylist()
+    questions = LakeSql(lake_of_switch)
+    return lambda sql: questions.ask(sql).read_all().to_pylist()
 
 
 def test_every_step_has_subject_and_outcome(lake_of_switch, ask):

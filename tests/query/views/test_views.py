@@ -18,10 +18,11 @@ HOUR = timedelta(hours=1)
 INSTANTS = [datetime.fromtimestamp(START / 1000, timezone.utc) + timedelta(minutes=m) for m in (0, 7, 101, 121, 190)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ask(lake):
     """A question, and its rows."""
-    return lambda sql: LakeSql(lake).ask(sql).read_all().to_pylist()
+    questions = LakeSql(lake)
+    return lambda sql: questions.ask(sql).read_all().to_pylist()
 
 
 @pytest.fixture(scope="session")
