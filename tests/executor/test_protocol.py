@@ -19,10 +19,9 @@ SPLITS, MOVES = Rules(faults=1, siblings=2), Rules(faults=1, siblings=2, bundles
 @pytest.mark.parametrize(
     ("rules", "least", "every"),
     [
-        pytest.param(Rules(faults=1), 80, 2, id="one decision"),
+        pytest.param(Rules(faults=1), 80, 1, id="one decision"),
         pytest.param(SPLITS, 150, 5, id="two splits"),
         pytest.param(MOVES, 140, 5, id="two moves"),
-        pytest.param(Rules(faults=1), 80, 1, id="one decision, all", marks=pytest.mark.soak),
         pytest.param(SPLITS, 150, 1, id="two splits, all", marks=pytest.mark.soak),
         pytest.param(MOVES, 140, 1, id="two moves, all", marks=pytest.mark.soak),
     ],
