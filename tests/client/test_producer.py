@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
-CHANGES = 16
+CHANGES = 8
 KEYS = [f"key-{number}" for number in range(200)]
 
 

@@ -23,7 +23,7 @@ def test_nothing_lost_whoever_is_killed(jars: Jars, tmp_path: Path) -> None:
         brokers(tmp_path, jars.kafka, three=False, seed=35) as broker,
         running(tmp_path, broker, rate=500, consumers=2, seed=35) as proof,
     ):
-        verdict = prove(proof, 40, parties)
+        verdict = prove(proof, 25, parties)
         assert verdict.is_right, str(verdict)
         assert verdict.produced > 3_000
         assert verdict.consumed.keys() == set(KINDS)

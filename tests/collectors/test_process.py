@@ -182,21 +182,23 @@ def test_first_block_of_deploy_md_runs_as_written(tmp_path, broker, namespace):
 @pytest.mark.broker
 def test_a_real_pulsar_is_collected(tmp_path, broker, pulsar, heard, namespace):
     transport = Transport(pulsar.admin_url, None, user_agent="test", timeout_seconds=20)
-    topics, name = ScalableTopics(transport), f"topic://{namespace}/orders"
+    topics, name, gone = ScalableTopics(transport), f"topic://{namespace}/orders", f"topic://{namespace}/gone"
     try:
         transport.exchange("PUT", "/admin/v2/tenants/acme", body='{"adminRoles":[],"allowedClusters":["standalone"]}')
         assert isinstance(topics.create_namespace(namespace), Answered)
         assert isinstance(topics.create_topic(name, 2, {}), Answered)
+        assert isinstance(topics.create_topic(gone, 1, {}), Answered)
         transport.exchange("PUT", f"/admin/v2/scalable/{namespace}/orders/subscriptions/billing", {"type": "STREAM"})
         with running(settings_file(tmp_path, broker, pulsar.admin_url, namespace)):
             wait_until(lambda: heard.poll().counts(name) == {"billing": 0} and heard.layout(name), 30)
+            wait_until(lambda: heard.poll().layout(gone), 30)
+            # Nothing tells of the end of a topic but its layout, which is read every 30 seconds.
+            assert isinstance(topics.delete_topic(gone, force=True), Answered)
             wait_until(lambda: any(sorted(one.ids) == [0, 1] for one in heard.poll().of(SegmentStatsColumns)), 30)
             assert isinstance(topics.split_segment(name, 0), Answered)
             wait_until(lambda: heard.poll().layout(name).cause == "split", 20)
             assert heard.layout(name).layout == topics.layout(name).value.to_metadata()
             wait_until(lambda: any({2, 3} <= set(one.ids) for one in heard.poll().of(SegmentStatsColumns)), 30)
-            assert isinstance(topics.delete_topic(name, force=True), Answered)
-            # Nothing tells of the end of a topic but its layout, which is read every 30 seconds.
-            wait_until(lambda: heard.poll().layout(name).cause == "deleted", 60)
+            wait_until(lambda: heard.poll().layout(gone).cause == "deleted", 60)
     finally:
         transport.close()

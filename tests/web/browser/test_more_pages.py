@@ -6,13 +6,25 @@ import pytest
 
 from tests.query.views.recorded_cluster import ClusterStory
 from tests.query.views.recorded_switch import SwitchStory
-from tests.web.browser.chromium import DESK, PHONE
+from tests.web.browser.chromium import DESK, PHONE, Look
+from tests.web.browser.conftest import served
 
 pytestmark = pytest.mark.browser
 
 REPORT = """<!doctype html><title>Backtest</title><p id="said">before</p>
 <script>document.getElementById("said").textContent = "by its script"; try { document.cookie = "a=b" } catch {}
 fetch("/").then(() => document.body.append("reached"), () => document.body.append("kept in"))</script>"""
+
+
+@pytest.fixture(scope="module")
+def page(browser, tmp_path_factory):
+    """The pages of a cluster and of a switch."""
+    folder = tmp_path_factory.mktemp("served")
+    lake = str(ClusterStory().run().write(folder / "lake"))
+    SwitchStory(lake).run(first_attempt_only=True)
+    with served(folder, lake) as (address, process):
+        yield Look(browser, address, process)
+        browser.get("about:blank")
 
 
 @pytest.mark.parametrize(
@@ -23,10 +35,7 @@ fetch("/").then(() => document.body.append("reached"), () => document.body.appen
         ("/reports", "can be mailed"),
     ],
 )
-def test_page_sound_in_all_themes_and_sizes(path, text, look, tmp_path):
-    lake = str(ClusterStory().run().write(tmp_path / "lake"))
-    SwitchStory(lake).run(first_attempt_only=True)
-    page = look(lake)
+def test_page_sound_in_all_themes_and_sizes(path, text, page):
     for scheme, size in (("light", DESK), ("dark", DESK), ("light", PHONE), ("dark", PHONE)):
         page.open(path, scheme, size)
         page.until(text)

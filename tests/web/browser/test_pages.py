@@ -17,7 +17,8 @@ from tests.engine.test_replay import RecordedBucket
 from tests.local.lake import batch, write
 from tests.query.views.recorded import ORDERS, Story
 from tests.waiting import wait_until
-from tests.web.browser.chromium import DESK, PATIENCE_S, PHONE
+from tests.web.browser.chromium import DESK, PATIENCE_S, PHONE, Look
+from tests.web.browser.conftest import served
 
 pytestmark = pytest.mark.browser
 
@@ -31,6 +32,14 @@ def topic(name):
 @pytest.fixture(scope="session")
 def story(tmp_path_factory):
     return Story().run().write(tmp_path_factory.mktemp("story") / "lake")
+
+
+@pytest.fixture(scope="module")
+def page(browser, story, tmp_path_factory):
+    """The pages of the story, served once for all that only look."""
+    with served(tmp_path_factory.mktemp("served"), story) as (address, process):
+        yield Look(browser, address, process)
+        browser.get("about:blank")
 
 
 def decided(lake, action="split"):
@@ -49,9 +58,9 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_sound_in_all_themes_and_sizes(name, look, story):
+def test_page_sound_in_all_themes_and_sizes(name, page, story):
     address, text = PAGES[name]
-    page, path = look(story), address(story)
+    path = address(story)
     for scheme, size in (("light", DESK), ("dark", DESK), ("light", PHONE), ("dark", PHONE)):
         page.open(path, scheme, size)
         page.until(text)
@@ -69,8 +78,7 @@ def test_page_sound_in_all_themes_and_sizes(name, look, story):
 SPANS_S = (0.5, 5, 60, 660, 1_500, 7_200, 90_000, 40 * 86_400, 900 * 86_400)
 
 
-def test_no_axis_repeats_a_label(look, story):
-    page = look(story)
+def test_no_axis_repeats_a_label(page):
     page.open(topic(ORDERS))
     page.until("Gate by gate")
     wait_until(lambda: page.all("[data-chart=loads][data-state=drawn]"), PATIENCE_S)
