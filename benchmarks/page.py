@@ -2,7 +2,8 @@
 
 Run as `python -m benchmarks.page [--quick]`. Makes a lake of made-up topics in a temporary folder, serves it with
 `anabranch serve web`, and commits decisions to it as a busy job and executor would; a Chromium on the same machine
-opens its pages, then those of a lake of months, of few topics that split and merge all the time. First paint is the
+opens its pages, then those of a lake of months, of few topics that split and merge all the time; there the reasons for
+an answer (Why) are asked for twice, as the second goes on from a checkpoint of the first. First paint is the
 browser's own first-contentful-paint; on the screen is a topic whose decision was committed when its name can be read in
 a page that nobody loaded again. Prints a table and writes benchmarks/page.json.
 """
@@ -50,6 +51,9 @@ LAYOUT = layout_json((0, 0, 0x3FFF), (1, 0x4000, 0x7FFF), (2, 0x8000, 0xBFFF), (
 GATES = ("merge-window", "split-cooldown", "settling", "merge-consumers")
 PATHS = ("/", "/?q=topic-0999", "/?only=hot", "/?gate=settling&page=300", "/?order=name&page=1999")
 HISTORY_PATHS = ("/", "/operations", f"/topic?name={quote(TEMPLATE)}", f"/topic?name={quote(TEMPLATE)}&last=30d")
+WHY = f"/topic/why?name={quote(TEMPLATE[:-1])}1"
+"""Of a topic whose page is not opened: that asks too."""
+RIVER = f"/topic/river?name={quote(TEMPLATE)}&last=30d"
 AT_ONCE, A_MINUTE = 10_000, 10_000
 CHANGES = 20
 
@@ -152,6 +156,7 @@ def of_months(days: int, topics: int) -> dict[str, Any]:
         begun = time.monotonic()
         with served(folder, lake) as (url, page), chromium(Path(folder)) as driver:
             known = round(time.monotonic() - begun, 1)
+            asked = [round(timed(url + WHY), 3) for _ in range(2)]
             paints = {path: [round(first_paint(driver, url + path), 3) for _ in range(3)] for path in HISTORY_PATHS}
             charts = {path: drawn(driver, url + path) for path in HISTORY_PATHS}
             return {
@@ -160,6 +165,8 @@ def of_months(days: int, topics: int) -> dict[str, Any]:
                 "rows": sum(counts.values()),
                 "all_known_seconds": known,
                 "resident_mb": resident_mb(page),
+                "why_seconds": {"first": asked[0], "again": asked[1]},
+                "river_seconds": round(timed(url + RIVER), 3),
                 "first_paint_seconds": paints,
                 "charts_seconds": charts,
             }
@@ -221,7 +228,7 @@ def resident_mb(process: psutil.Process) -> int:
 def timed(url: str) -> float:
     """Seconds of an answer."""
     begun = time.monotonic()
-    httpx.get(url, timeout=60).raise_for_status()
+    httpx.get(url, timeout=180).raise_for_status()
     return time.monotonic() - begun
 
 

@@ -77,7 +77,7 @@ def test_every_open_page_shows_within_15_s_which_process_was_stopped(run, browse
     late = {}
     for part, words in SHOWN.items():
         for window in windows:
-            wait_until(lambda window=window: shown(IS_WELL, window), 180, every_s=0.2)
+            wait_until(lambda window=window: shown(IS_WELL, window), 300, every_s=0.2)
         session, waiting = run.sessions()[part], dict(zip(windows, PATHS, strict=True))
         for pid in session_members(session):
             os.kill(pid, signal.SIGSTOP)
