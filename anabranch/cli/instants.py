@@ -64,3 +64,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer r
 
 
 DURATION = Duration()
+
+
+def check_period(since: datetime | None, until: datetime | None) -> None:
+    """Raise a usage error for a period without length."""
+    if since is not None and until is not None and since >= until:
+        raise click.BadParameter("--since has to be before --until")

@@ -65,11 +65,15 @@ def print_table(table: object) -> None:
     Console(highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED).print(table)
 
 
-def quantity(count: float, noun: str) -> str:
-    """Return a count with its noun: `1 policy`, `1,200 topics`, `0.089 hours`."""
-    number = f"{count:,.0f}" if count >= 9.95 or count == int(count) else f"{count:.2g}"
-    plural = noun if number == "1" else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {plural}"
+def counting(noun: str) -> Callable[[float, float], None]:
+    """Return a function that shows on one line of a terminal how many are done, of how many."""
+    if not sys.stderr.isatty():
+        return lambda *_: None
+
+    def show(done: float, total: float) -> None:
+        click.echo(f"\r{done:,.0f} of {total:,.0f} {noun}\x1b[K", nl=done >= total, err=True)
+
+    return show
 
 
 def check_report(output: str, file: Path | None) -> None:

@@ -133,3 +133,10 @@ def action_kind(row: StoredRow) -> str:
     if row["action"] != "split":
         return str(row["action"])
     return "split:load" if row["reason"] in _LOADS else f"split:{row['reason']}"
+
+
+def quantity(count: float, noun: str) -> str:
+    """Return a count with its noun: `1 policy`, `1,200 topics`, `0.089 hours`."""
+    number = f"{count:,.0f}" if count >= 9.95 or count == int(count) else f"{count:.2g}"
+    plural = noun if number == "1" else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {plural}"

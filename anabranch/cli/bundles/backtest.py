@@ -6,13 +6,13 @@ The report is text, JSON or a page.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 
 import click
 
 from anabranch.cli.bundles.simulation import settings_of, table_text
+from anabranch.cli.reports import counting
 from anabranch.query.wording import instant
 from anabranch.simulation.bundles.backtest import WITHIN, Backtested, backtest
 from anabranch.simulation.bundles.events import clusters_on_record, read
@@ -43,7 +43,9 @@ def backtest_report(
         (cluster,) = clusters
     recorded = read(lake, cluster, since, until)
     try:
-        results = backtest(cluster, recorded, list(dict.fromkeys(policies)), settings_of(settings), _print_progress)
+        results = backtest(
+            cluster, recorded, list(dict.fromkeys(policies)), settings_of(settings), counting("balancers")
+        )
     except ConfigurationError as error:
         raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
     except NoRecord as error:
@@ -85,8 +87,3 @@ def _fit_note(results: Backtested) -> str:
         f"reports held in {results.recorded.known:.1%} of the minutes of bundles; CPU by a line for each broker, "
         f"{results.recorded.cpu_error:.1f} points off on average"
     )
-
-
-def _print_progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{done} of {total} balancers", nl=done >= total, err=True)

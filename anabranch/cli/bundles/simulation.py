@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 
 import click
 
+from anabranch.cli.reports import counting
 from anabranch.simulation.bundles.compare import COLUMNS, Compared, compare, rows_of
 from anabranch.simulation.bundles.shapes import SHAPES
 from decisions.bundles.configuration import ConfigurationError
@@ -25,7 +25,7 @@ def simulation_report(
     began = time.monotonic()
     wanted = list(dict.fromkeys(shapes)) or list(SHAPES)
     try:
-        compared = compare(wanted, list(dict.fromkeys(policies)), settings_of(settings), seeds, _print_progress)
+        compared = compare(wanted, list(dict.fromkeys(policies)), settings_of(settings), seeds, counting("simulations"))
     except ConfigurationError as error:
         raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
     about = (
@@ -66,8 +66,3 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
             raise click.BadParameter(f"{printable(text)}: NAME=VALUE is wanted", param_hint="--set")
         settings[name] = value
     return settings
-
-
-def _print_progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{done} of {total}", nl=done >= total, err=True)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import click
 
 from anabranch.cli.context import Context
-from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, quantity, reading_lake, refuse_options, report_options, write_report
-from anabranch.query.wording import instant
+from anabranch.cli.instants import INSTANT, check_period
+from anabranch.cli.reports import check_report, reading_lake, refuse_options, report_options, write_report
+from anabranch.query.wording import instant, quantity
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -106,10 +106,13 @@ def backtest_command(
 
     check_report(output, file)
     refuse_options(_OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES, f"--family {family}")
-    if since is not None and until is not None and since >= until:
-        raise click.BadParameter("--since has to be before --until")
+    check_period(since, until)
     if family == "bundles":
-        text, about_it = _of_bundles(context, cluster, policies, settings, since, until, output)
+        from anabranch.cli.bundles.backtest import backtest_report
+
+        lake = context.settings.lake_path
+        with reading_lake(lake):
+            text, about_it = backtest_report(lake, cluster, policies, settings, since, until, output)
         write_report(text, file, printable(about_it))
         return
     with opened_history(context, scratch, since, until, topics) as history:
@@ -145,22 +148,6 @@ def backtest_command(
     write_report(text, file, printable(about[0]))
 
 
-def _of_bundles(
-    context: Context,
-    cluster: str | None,
-    policies: Sequence[str],
-    settings: Sequence[str],
-    since: datetime | None,
-    until: datetime | None,
-    output: str,
-) -> tuple[str, str]:
-    from anabranch.cli.bundles.backtest import backtest_report
-
-    lake = context.settings.lake_path
-    with reading_lake(lake):
-        return backtest_report(lake, cluster, policies, settings, since, until, output)
-
-
 @contextmanager
 def opened_history(
     context: Context,
@@ -175,8 +162,7 @@ def opened_history(
     from anabranch.simulation.workers import WorkerLost
     from streaming.job.policy import configured_policy, stored_policy
 
-    if since is not None and until is not None and since >= until:
-        raise click.BadParameter("--since has to be before --until")
+    check_period(since, until)
     if scratch is not None and not scratch.is_dir():
         raise click.BadParameter(f"there is no folder {printable(str(scratch))}", param_hint="--scratch")
     settings = context.settings

@@ -15,7 +15,7 @@ from anabranch.cli.bundles.channel_lines import numbered_lines, read_line
 from anabranch.cli.bundles.explanation import UnknownBroker, cycle_text, decision_text
 from anabranch.cli.context import Context
 from anabranch.cli.exits import FOUND
-from anabranch.cli.instants import INSTANT, Instant
+from anabranch.cli.instants import INSTANT, Instant, check_period
 from anabranch.cli.reports import reading_lake, write_report
 from decisions.bundles.channel.checking import ChannelFinding, Checker, FindingKind
 from decisions.bundles.channel.records import Store
@@ -121,8 +121,7 @@ def draw_history(
     from anabranch.history.bundles.picture import picture
     from anabranch.simulation.bundles.recorded import NoRecord
 
-    if since is not None and until is not None and since >= until:
-        raise click.BadParameter("--since has to be before --until")
+    check_period(since, until)
     lake = context.settings.lake_path
     try:
         with reading_lake(lake):

@@ -9,7 +9,6 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.exits import failing_on
-from anabranch.cli.reports import quantity
 from schemas.bundles import Profile
 from schemas.printable import printable
 
@@ -82,6 +81,7 @@ def collect_segments(context: Context, once: bool, output: str) -> None:
 def _report_status(status: CollectorStatus, once: bool, output: str) -> None:
     """Print what was seen, and fail if that is not all."""
     from anabranch.collectors.status import describe_status
+    from anabranch.query.wording import quantity
 
     if once or output == "json":
         click.echo(status.to_json() if output == "json" else describe_status(status))

@@ -11,7 +11,7 @@ import click
 
 from anabranch.cli.connection import encodable_text
 from anabranch.cli.context import Context
-from anabranch.cli.instants import INSTANT
+from anabranch.cli.instants import INSTANT, check_period
 from anabranch.cli.reports import reading_lake, write_report
 
 
@@ -52,8 +52,7 @@ def history_command(
     from anabranch.history.lineage.svg import picture
     from anabranch.query.topics import topic_on_record
 
-    if since is not None and until is not None and since >= until:
-        raise click.BadParameter("--since has to be before --until")
+    check_period(since, until)
     lake = context.settings.lake_path
     with reading_lake(lake, NothingOnRecord):
         river = read_river(lake, topic_on_record(lake, encodable_text(topic)), since, until)

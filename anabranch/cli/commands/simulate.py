@@ -17,7 +17,8 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, quantity, reading_lake, refuse_options, report_options, write_report
+from anabranch.cli.reports import check_report, counting, reading_lake, refuse_options, report_options, write_report
+from anabranch.query.wording import quantity
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy, resolve_policy
 from schemas.printable import printable
 
@@ -191,7 +192,6 @@ def simulate_command(
         is_much = len(wanted.topics) * hours * len(named) > _MUCH
         processes = len(os.sched_getaffinity(0)) if is_much else 1
     began = time.monotonic()
-    progress = _progress if sys.stderr.isatty() else lambda *_: None
     try:
         outcomes = simulate(
             wanted,
@@ -200,7 +200,7 @@ def simulate_command(
             change_threshold=context.settings.stream.change_threshold,
             delay_ms=delay_ms,
             processes=processes,
-            progress=progress,
+            progress=counting("topic-hours"),
         )
     except KeyboardInterrupt:
         click.echo("interrupted before any topic was done", err=True)
@@ -250,8 +250,7 @@ def _all_shapes(seeds: range, processes: int, output: str) -> str:
 
     if output == "html":
         raise click.UsageError("--shapes answers text or json")
-    progress = (lambda done, count: _progress(done, count, "shapes")) if sys.stderr.isatty() else lambda *_: None
-    rows = list(table(seeds, processes, progress))
+    rows = list(table(seeds, processes, counting("shapes")))
     return json.dumps([row.to_json() for row in rows]) + "\n" if output == "json" else as_text(rows)
 
 
@@ -266,8 +265,7 @@ def _weeks(traces: tuple[Path, ...], days: float, percentile: float, seeds: rang
         series = [read_series(path).first(days).scaled(percentile) for path in traces]
     except (OSError, SeriesError) as error:
         raise click.UsageError(str(error)) from None
-    progress = (lambda done, count: _progress(done, count, "series")) if sys.stderr.isatty() else lambda *_: None
-    rows = list(weeks(series, seeds, processes, progress))
+    rows = list(weeks(series, seeds, processes, counting("series")))
     return json.dumps([row.to_json() for row in rows]) + "\n" if output == "json" else as_text(rows)
 
 
@@ -364,7 +362,3 @@ def _policy(text: str, profile: str) -> ConfiguredPolicy:
         raise click.ClickException(printable(f"{text} is no TOML file: it is not text in UTF-8")) from None
     except PolicyError as error:
         raise click.ClickException(printable(f"{text}: {error}")) from error
-
-
-def _progress(done: float, total: float, unit: str = "topic-hours") -> None:
-    click.echo(f"\r{done:,.0f} of {total:,.0f} {unit}", nl=done >= total, err=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ import click
 from anabranch.cli.commands.backtest import MUCH, notes_on_history, opened_history
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
-from anabranch.cli.reports import check_report, report_options, write_report
+from anabranch.cli.reports import check_report, counting, report_options, write_report
 from anabranch.query.wording import instant
 from schemas.printable import printable
 
@@ -88,10 +87,9 @@ def suggest_command(
         split = split_in_time(history)
         searched, unseen = split if split is not None else (history, None)
         processes = len(os.sched_getaffinity(0)) if history.loads > MUCH else 1
-        progress = _print_progress if sys.stderr.isatty() else lambda *_: None
         try:
             with open_trials(searched, unseen, processes, seed) as trials:
-                suggestion = suggest(trials, budget, max_reversals, seed, progress, unseen is not None)
+                suggestion = suggest(trials, budget, max_reversals, seed, counting("policies"), unseen is not None)
         except WorkerLost as error:
             raise click.ClickException(f"{error} Fewer topics need less: --most-topics, --topics") from error
     best = suggestion.best if suggestion.is_confirmed is not False else None
@@ -167,7 +165,3 @@ def _advice(suggestion: Suggestion, patch: str) -> str:
             "Try again on a longer record.\n"
         )
     return f"Review, and set if it is what you want ({best.name}); nothing was applied:\n{patch}"
-
-
-def _print_progress(tried: int, budget: int) -> None:
-    click.echo(f"\r{tried} of {budget} policies\x1b[K", nl=tried >= budget, err=True)
