@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from anabranch_client import queue_consumer, segment_reader
 from anabranch_client.errors import AssignmentLost, ClientSettingsError, TopicRemoved
 from anabranch_client.layout import Layout
-from anabranch_client.queue_consumer import QueueConsumer
-from anabranch_client.queue_reader import OffsetWindow
+from anabranch_client.queue_consumer import OffsetWindow, QueueConsumer
 from tests.controller.conftest import NOWHERE
 from tests.waiting import wait_until
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from anabranch.local.clients import topic as clients
 from anabranch.local.clients import traffic
 from anabranch.local.clients.ledger import MessageLedger
 from anabranch.local.local_run import CLIENTS_STOP_SECONDS
@@ -31,9 +30,9 @@ def test_consumer_begins_again_after_any_error(monkeypatch):
             begun.release()
             raise RuntimeError("out of threads")
 
-    monkeypatch.setattr(clients, "StreamConsumer", Broken)
-    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.01)
-    thread = clients.ConsumerThread({}, "topic://acme/shop/orders", "billing-0", MessageLedger("a"))
+    monkeypatch.setattr(traffic, "StreamConsumer", Broken)
+    monkeypatch.setattr(traffic, "RETRY_SECONDS", 0.01)
+    thread = traffic.ConsumerThread({}, "topic://acme/shop/orders", "billing-0", MessageLedger("a"))
     try:
         assert begun.acquire(timeout=60)
         assert begun.acquire(timeout=60)

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from anabranch.history.latencies import distribution, latencies
+from anabranch.history.summary import distribution, latencies
 from anabranch.local.offsets import end_offsets, unread_ticks
 from anabranch.local.processes import PartState
 from anabranch.local.report import build_report, report_text

@@ -1,6 +1,6 @@
 """Broker reports: usage from demand, and Pulsar's rule for when a report is written.
 
-Stage: under `run`. Numbers change once a minute, so the rule is applied once a minute.
+Stage: under `run`, for both load managers. Numbers change once a minute, so the rule is applied once a minute.
 """
 
 from __future__ import annotations
@@ -10,8 +10,52 @@ from collections.abc import Mapping
 import numpy as np
 
 from anabranch.simulation.bundles.fleet import Broker, Fleet
+from decisions.bundles.configuration import Configuration
+from decisions.bundles.reports import CHECK_EVERY_MS
+from decisions.bundles.usage import weighted_max
 from schemas.base import build_model
-from schemas.bundles import LocalBrokerData, NamespaceBundleStats, ResourceUsage
+from schemas.bundles import BrokerLoadData, LocalBrokerData, NamespaceBundleStats, ResourceUsage
+
+LOOKS = 60_000 // CHECK_EVERY_MS
+"""Samples of a minute, of which each moves the averages of the extensible load manager (PIP-192)."""
+BUSIEST = 10
+"""`loadBalancerMaxNumberOfBundlesInBundleLoadReport`."""
+
+
+def averaged(before: float | None, now: float, history: float) -> float:
+    """Return an average after a minute in which every sample had the same value."""
+    if before is None:
+        return now
+    share = history**LOOKS
+    return share * before + (1 - share) * now
+
+
+def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configuration) -> BrokerLoadData:
+    """Return a broker's load data of this minute, after `last`, which need not have been published."""
+    history = conf.number("loadBalancerHistoryResourcePercentage")
+    loads = data.last_stats.values()
+    coming, going = (sum(getattr(bundle, f"msg_throughput_{way}") for bundle in loads) for way in ("in", "out"))
+    current = BrokerLoadData(
+        cpu=data.cpu,
+        bandwidth_in=data.bandwidth_in,
+        bandwidth_out=data.bandwidth_out,
+        msg_throughput_in=coming,
+        msg_throughput_out=going,
+        msg_rate_in=sum(bundle.msg_rate_in for bundle in loads),
+        msg_rate_out=sum(bundle.msg_rate_out for bundle in loads),
+        bundle_count=len(loads),
+        topics=sum(bundle.topics for bundle in loads),
+        updated_at=data.last_update,
+    )
+    usage_before = last.weighted_max_e_m_a if last else None
+    bytes_before = last.msg_throughput_e_m_a if last else None
+    return current.model_copy(
+        update={
+            "weighted_max_e_m_a": averaged(usage_before, weighted_max(current, conf), history),
+            "msg_throughput_e_m_a": averaged(bytes_before, coming + going, history),
+        }
+    )
+
 
 LONGEST_MS, THRESHOLD = 15 * 60_000, 10.0
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.simulation.bundles.extensible import BUSIEST, load_data
 from anabranch.simulation.bundles.fleet import Broker, Fleet
 from anabranch.simulation.bundles.outcome import IDLE, OVER, BalancingOutcome
-from anabranch.simulation.bundles.reports import is_due, report, stats, usage
+from anabranch.simulation.bundles.reports import BUSIEST, is_due, load_data, report, stats, usage
 from decisions.bundles.averages import add_bundle_sample
 from decisions.bundles.configuration import Configuration, ConfigurationError
 from decisions.bundles.decide import decide

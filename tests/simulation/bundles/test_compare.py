@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
 from anabranch.simulation.bundles.compare import COLUMNS, Compared, compare, read
-from anabranch.simulation.bundles.extensible import averaged
 from anabranch.simulation.bundles.outcome import BalancingOutcome
+from anabranch.simulation.bundles.reports import averaged
 from anabranch.simulation.bundles.run import balancer, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
 from decisions.bundles.configuration import ConfigurationError
