@@ -18,8 +18,7 @@ import click
 
 from benchmarks.feeds import consumers_message
 from benchmarks.fleet import BenchmarkFleet, MessageSender
-from benchmarks.job_process import IngestionCounter, JobProcess, warm
-from benchmarks.jobs import batches_of, on_a_broker
+from benchmarks.jobs import IngestionCounter, JobProcess, batches_of, on_a_broker, warm
 from benchmarks.record import machine_now, publish
 from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.codecs.plain_events import digest_of, layout_in

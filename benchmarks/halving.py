@@ -11,11 +11,10 @@ from collections.abc import Sequence
 import click
 import numpy as np
 
-from anabranch.simulation.topics.bounds import fewest_halves, levels
 from anabranch.simulation.topics.outcome import REVERSAL_MS
 from anabranch.simulation.topics.timeline import STEP_MS, Floats
 from anabranch.simulation.topics.traces import zipf_profile
-from anabranch.simulation.topics.weeks import EXPONENTS
+from anabranch.simulation.topics.weeks import EXPONENTS, fewest_halves, levels
 from benchmarks.profiles import read_trace
 
 STEP_HOURS = STEP_MS / 3_600_000

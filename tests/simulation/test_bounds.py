@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from anabranch.simulation.topics.bounds import fewest_halves, halving_bound
 from anabranch.simulation.topics.traces import Series
+from anabranch.simulation.topics.weeks import fewest_halves, halving_bound
 from benchmarks.halving import grain_hours, steady_hours
 
 
