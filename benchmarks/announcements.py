@@ -84,8 +84,7 @@ def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
             ("equal consumers", CONSUMER_EVENTS.name, consumers),
         ):
             costs[name] = min((cost(source, messages) for _ in range(SNAPSHOTS)), key=lambda each: each["sum"])
-        unknown = sum(row["layouts_unknown"] or 0 for row in batches_of(settings))
-        if unknown:
+        if unknown := sum(row["layouts_unknown"] or 0 for row in batches_of(settings)):
             raise SystemExit(f"{unknown} layouts that were repeated by their digests are not those that the job knows")
         return {"cpu_us_each": costs, "resident_mb": job.resident()}
     finally:

@@ -32,10 +32,7 @@ BROKERS, BUNDLES, POLICIES = 200, 10_000, 50
 SETTINGS = EngineSettings(0.25, MINUTE, bundles=True)
 BALANCERS = {
     "threshold": {"loadBalancerLoadSheddingStrategy": "ThresholdShedder"},
-    "average": {
-        "loadBalancerLoadSheddingStrategy": "AvgShedder",
-        "loadBalancerLoadPlacementStrategy": "AvgShedder",
-    },
+    "average": {"loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder"},
     "gain": {
         "loadBalancerLoadSheddingStrategy": "GainShedder",
         "loadBalancerLoadPlacementStrategy": "LeastProjectedUsage",

@@ -34,8 +34,7 @@ def seconds_by_part(jvm: int) -> dict[str, float]:
     }
     for pid in descendants(jvm):
         with suppress(psutil.Error):
-            stage = psutil.Process(pid).environ().get(STAGE_VARIABLE)
-            if stage is not None:
+            if (stage := psutil.Process(pid).environ().get(STAGE_VARIABLE)) is not None:
                 by_part[f"{stage} workers"] += process_seconds(pid)
     remainder = process_seconds(jvm)
     for thread in Path(f"/proc/{jvm}/task").iterdir():

@@ -157,9 +157,7 @@ def dashboard(page: Dashboard) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {
-            "list": [
-                {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
-            ]
+            "list": [{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}]
         },
         "panels": [
             {

@@ -136,10 +136,7 @@ def _by_cluster(decisions: Iterable[RecordedRow], holds: Iterable[RecordedRow]) 
 
 def _differences(recorded: ClusterRows, again: ClusterRows) -> Iterator[tuple[str, str | None, str | None, bool]]:
     """Yield the last fields of `Different` for each row that differs."""
-    for kind, then, now in (
-        ("decision", recorded.decisions, again.decisions),
-        ("hold", recorded.holds, again.holds),
-    ):
+    for kind, then, now in (("decision", recorded.decisions, again.decisions), ("hold", recorded.holds, again.holds)):
         original, replayed = _by_number(then), _by_number(now)
         for key in sorted(original.keys() | replayed.keys()):
             which = f"{kind} {key[1]}" + (f" of {key[0]}" if kind == "hold" else "")

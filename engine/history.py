@@ -153,8 +153,7 @@ class Batches:
         A batch may be missing from `batches`: it was the last of its generation, in which the job died; the first of
         a generation without others; or left out of an outline, or removed by retention.
         """
-        row = self._row(number, batch_at)
-        if row is None:
+        if (row := self._row(number, batch_at)) is None:
             began = max((start for start in self._began if start <= batch_at), default=batch_at)
             is_of_it = number > self._last.get(began, -1) or batch_at <= self._ended.get(began, batch_at - 1)
             position = (began, number) if is_of_it else (batch_at, number)

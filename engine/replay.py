@@ -110,8 +110,7 @@ class BucketReplay:
         output = Output()
         samples = {} if batch.samples is None else {AUTOSCALE.columns.kind: batch.samples}
         begun = [self._known.begin(batch.now, output)]
-        is_tick = self._intake.take(begun, batch.events, samples, batch.now, output)
-        if is_tick:
+        if is_tick := self._intake.take(begun, batch.events, samples, batch.now, output):
             self._known.set_back(batch.now)
         for letter in output.dead_letters:
             position = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)

@@ -82,8 +82,7 @@ def _days(
     lake: str, columns: Sequence[str], since: datetime | None, until: datetime | None, is_newest_first: bool = False
 ) -> Iterator[pa.Table]:
     """Yield the rows between two instants, one day at a time."""
-    delta = open_table(lake, BATCHES)
-    if delta is None:
+    if (delta := open_table(lake, BATCHES)) is None:
         return
     named = pa.table(delta.get_add_actions(flatten=True))[f"partition.{PARTITION}"].unique().to_pylist()
     at, asked = pc.field("batch_at"), list(dict.fromkeys((*columns, "batch_at")))

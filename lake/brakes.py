@@ -143,8 +143,7 @@ class BrakeLog(BrakeReader):
         self._open.newest()
         self.read()
         first = self.acts.number + 1
-        acts = [replace(act, number=number) for number, act in enumerate(make(self.acts), first)]
-        if acts:
+        if acts := [replace(act, number=number) for number, act in enumerate(make(self.acts), first)]:
             self._open.append(to_arrow(BRAKES, [_row(act) for act in acts]), NUMBERS, acts[-1].number)
             self.read()
         return acts

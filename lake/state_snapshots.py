@@ -94,8 +94,7 @@ def write_horizon(lake: str, horizon: Horizon) -> None:
 
 def newest_horizon(lake: str, generations: Collection[str], until: datetime | None = None) -> Horizon | None:
     """Return the newest horizon up to an instant (aware), or None. Raises `DeltaError` or `OSError`."""
-    delta = open_table(lake, HORIZONS)
-    if delta is None:
+    if (delta := open_table(lake, HORIZONS)) is None:
         return None
     candidates: dict[tuple[datetime, datetime], str] = {}
     for row in read_table(delta, ["day", "made_at", "about"]).to_pylist():

@@ -124,8 +124,7 @@ def stream_columns(
     `where` is a condition on columns that every release has. Optional columns that an older release did not write
     are null. Raises `DeltaError` or `OSError`.
     """
-    delta = open_table(lake, table)
-    if delta is None:
+    if (delta := open_table(lake, table)) is None:
         return
     whole = arrow_schema(table.row)
     schema = pa.schema([whole.field(name) for name in columns])
@@ -322,8 +321,7 @@ def _relax_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
     for _ in range(MAX_RACES):
         stored = pa.schema(delta.schema().to_arrow())
         nullable = [field.name for field in arrow_schema(table.row) if field.nullable]
-        strict = [name for name in nullable if not stored.field(name).nullable]
-        if not strict:
+        if not (strict := [name for name in nullable if not stored.field(name).nullable]):
             break
         try:
             for name in strict:

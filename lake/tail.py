@@ -105,8 +105,7 @@ class Tail:
         be read now; the next call then returns the same rows.
         """
         self.scanned = False
-        table = self._current_table()
-        if table is None:
+        if (table := self._current_table()) is None:
             return []
         version = table.version()
         if self._next == version + 1:
@@ -122,8 +121,7 @@ class Tail:
     def _current_table(self) -> DeltaTable | None:
         if self._open is not None:
             return self._open.newest()
-        table = open_table(self._lake, self._table)
-        if table is not None:
+        if (table := open_table(self._lake, self._table)) is not None:
             self._open = OpenTable(table)
         return table
 
@@ -253,8 +251,7 @@ def _scan_table(
         known_ids = pa.array(list(recorded), named.schema.field(identity).type)
         named = named.filter(pc.invert(pc.is_in(named[identity], value_set=known_ids)))
     days = dict(zip(named[identity].to_pylist(), named["day"].to_pylist(), strict=True))
-    wanted = {name: day for name, day in days.items() if name not in recorded}
-    if not wanted:
+    if not (wanted := {name: day for name, day in days.items() if name not in recorded}):
         return []
     # Filter by partition too: ids do not select files, and all columns of all past rows are large.
     here = [("day", "in", sorted(set(wanted.values()))), (identity, "in", list(wanted))]

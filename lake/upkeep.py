@@ -72,8 +72,7 @@ class Upkeep:
             self.look(self._compacts)
 
     def _look_at(self, table: Table, compacts: bool) -> None:
-        delta = open_table(self._lake, table)
-        if delta is None:
+        if (delta := open_table(self._lake, table)) is None:
             return
         delta.cleanup_metadata()
         for group in group_files(small_files(delta), MANY_FILES, MAX_BYTES) if compacts else []:

@@ -48,8 +48,7 @@ def java_version(java: str) -> int:
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"{java} does not run: {error}; install Java {MIN_JAVA}, or set JAVA_HOME") from error
-    match = re.search(r'version "(?:1\.)?(\d+)', output)
-    if match is None:
+    if (match := re.search(r'version "(?:1\.)?(\d+)', output)) is None:
         raise SetupError(
             f"cannot tell the version of {java} from {output.splitlines()[:1]}; set JAVA_HOME to another one"
         )

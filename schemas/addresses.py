@@ -24,8 +24,7 @@ class Authority(NamedTuple):
 
 def read_authority(text: str) -> Authority | None:
     """Read a Host header, or the authority of a URL without a user; None for anything else."""
-    match = _AUTHORITY.fullmatch(text)
-    if match is None:
+    if (match := _AUTHORITY.fullmatch(text)) is None:
         return None
     address, name, digits = match.groups()
     port = int(digits) if digits else None

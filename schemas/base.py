@@ -79,7 +79,6 @@ def _field_names(model: type[BaseModel]) -> set[str]:
 def _known_fields(model: BaseModel) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, field in type(model).model_fields.items():
-        value = getattr(model, name)
-        if value is not None:
+        if (value := getattr(model, name)) is not None:
             values[field.alias or name] = _known_fields(value) if isinstance(value, BaseModel) else value
     return values

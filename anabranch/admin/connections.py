@@ -61,10 +61,7 @@ class Connections(httpx.BaseTransport):
         if self._closed.is_set():
             raise Closed("the client is closed")
         url = httpcore.URL(
-            scheme=request.url.raw_scheme,
-            host=request.url.raw_host,
-            port=request.url.port,
-            target=request.url.raw_path,
+            scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
         )
         answer = self._pool.handle_request(
             httpcore.Request(
@@ -111,8 +108,7 @@ def only_while(may_send: Callable[[], bool]) -> Iterator[None]:
 
 def _time_left(silence: float | None, late: type[Exception]) -> float | None:
     """Return the longest wait now, seconds; `silence` limits one wait."""
-    deadline = _deadline.get()
-    if deadline is None:
+    if (deadline := _deadline.get()) is None:
         return silence
     left = deadline - time.monotonic()
     if left <= 0:

@@ -112,8 +112,7 @@ class ClientCredentials:
 
     def _ask(self) -> tuple[str, float]:
         key = read_key(self._provider.key_file)
-        issuer = (self._provider.issuer or key.get("issuer_url", "")).rstrip("/")
-        if not issuer:
+        if not (issuer := (self._provider.issuer or key.get("issuer_url", "")).rstrip("/")):
             raise NoToken("nobody is named who gives tokens: set [controller] oauth2_issuer")
         with deadline_in(ANSWER_SECONDS):
             endpoint = self._answer("GET", f"{issuer}/.well-known/openid-configuration").get("token_endpoint")

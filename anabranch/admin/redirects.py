@@ -66,8 +66,7 @@ class TokenAddresses:
 
     def admit(self, url: httpx.URL) -> bool:
         """Return whether the token may be sent there."""
-        address = _address(url)
-        if address is None:
+        if (address := _address(url)) is None:
             return False
         if address in self._configured or address in self._announced:
             return True

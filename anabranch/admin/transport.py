@@ -178,8 +178,7 @@ class Transport:
                     return
                 location = answer.headers.get("location", "")
             redirects += 1
-            following = next_hop(hop, location)
-            if following is None:
+            if (following := next_hop(hop, location)) is None:
                 yield Misdirected(f"{hop} redirects to {location[:200]!r}, which is not followed")
                 return
             if token and not self._may_have_token(following, token):

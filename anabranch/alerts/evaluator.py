@@ -158,8 +158,7 @@ class Evaluator:
             log.warning("the table alerts cannot be written, trying again: %s", error)
 
     def _enqueue(self, notice: Notice) -> None:
-        notifier = self._notifiers.get(notice.destination)
-        if notifier is not None:
+        if (notifier := self._notifiers.get(notice.destination)) is not None:
             notifier.enqueue_notice(notice)
 
 

@@ -95,8 +95,7 @@ class Notifier:
                 continue
             # Not those whose alert has a newer notice since, told or given up.
             repeats = [notice for notice in repeats if self._is_repeated(notice)] or self._due_repeats(now)
-            batch = self._next(waiting, repeats)
-            if not batch:
+            if not (batch := self._next(waiting, repeats)):
                 repeats = []
                 continue
             fault: str | None = None

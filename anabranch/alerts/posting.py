@@ -238,10 +238,7 @@ class _Post:
         url = self._url.rstrip("/") + path if path else self._url
         sent = {"Content-Type": "application/json", "User-Agent": _USER_AGENT, **headers}
         try:
-            with (
-                deadline_in(self._seconds),
-                self._client.stream("POST", url, content=body, headers=sent) as answer,
-            ):
+            with deadline_in(self._seconds), self._client.stream("POST", url, content=body, headers=sent) as answer:
                 received = b""
                 for part in answer.iter_raw():
                     received += part
@@ -309,15 +306,13 @@ def _slack(text: str) -> str:
 def _read_secret(name: str, key: str, variable: str | None, environment: Mapping[str, str]) -> str | None:
     if variable is None:
         return None
-    value = environment.get(variable, "").strip()
-    if not value:
+    if not (value := environment.get(variable, "").strip()):
         raise RulesError(f"destinations.{name}.{key}: the environment variable {variable} is not set")
     return value
 
 
 def _signing_key(name: str, chosen: Webhook, environment: Mapping[str, str]) -> bytes | None:
-    secret = _read_secret(name, "secret_variable", chosen.secret_variable, environment)
-    if secret is None:
+    if (secret := _read_secret(name, "secret_variable", chosen.secret_variable, environment)) is None:
         return None
     if not secret.startswith("whsec_"):
         return secret.encode()

@@ -31,8 +31,7 @@ class RulesError(SettingsError):
 def _read_seconds(value: object) -> object:
     """Convert `90`, `"90s"`, `"2m"`, `"1h"`, `"3d"` to seconds."""
     if isinstance(value, str):
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])", value.strip())
-        if match is None:
+        if (match := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])", value.strip())) is None:
             raise ValueError(f"{value!r} is no duration; write 90s, 2m, 1h or 3d")
         return float(match[1]) * _UNITS[match[2]]
     return value

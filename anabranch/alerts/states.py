@@ -78,8 +78,7 @@ def advance_rule(rule: Rule, alerts: Sequence[Alert], matches: Iterable[RuleMatc
     here = {match.labels: match for match in _bound_matches(rule, matches, before)}
     changed = []
     for labels, match in here.items():
-        alert = before.get(labels)
-        if alert is None:
+        if (alert := before.get(labels)) is None:
             alert = Alert(rule.name, labels, "pending", now, now, match.value, match.summary)
             if rule.for_ == 0:
                 alert = replace(alert, status="firing")

@@ -37,8 +37,7 @@ class SwitchGuard:
 
     def require_brokers(self) -> None:
         """Raise `Unsafe` when brokers are in the way; what `registered_brokers` raises otherwise."""
-        fault = routing_fault(self._routing, self.running_brokers())
-        if fault is not None:
+        if (fault := routing_fault(self._routing, self.running_brokers())) is not None:
             raise Unsafe(fault)
 
     def running_brokers(self) -> list[str]:

@@ -95,8 +95,7 @@ class SwitchOrchestrator:
     def cleanup(self, request: Request, decide: Callable[[BookieSnapshot], BookieAnswer]) -> tuple[BookieAnswer, int]:
         """Make the deletions of `request`; return the answer, and how many steps failed or came too late."""
         registry = self._reader.store.read()
-        record = self._record(registry.directive)
-        if record is None:
+        if (record := self._record(registry.directive)) is None:
             return decide(self._reader.read_snapshot("cleanup", "whole", request, registry=registry)), 0
         self._finish_open_steps(record, registry)
         snapshot = self._reader.read_snapshot("cleanup", "whole", request, record.progress(), registry)
@@ -108,8 +107,7 @@ class SwitchOrchestrator:
         return answer, sum(done.status != "applied" for done in ends)
 
     def _read_state(self, registry: Registry) -> tuple[SwitchRecord | None, BookieSnapshot]:
-        record = self._record(registry.directive)
-        if record is not None:
+        if (record := self._record(registry.directive)) is not None:
             self._finish_open_steps(record, registry)
         progress = None if record is None else record.progress()
         self.seen = self._reader.read_snapshot("next", "ledgers", progress=progress, registry=registry, like=self.seen)

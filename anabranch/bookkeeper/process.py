@@ -86,8 +86,7 @@ class SidecarProcess:
             except ValueError:
                 # The last line of one that was killed while it wrote.
                 continue
-            asked = self._asked.pop(answer["id"], None)
-            if asked is not None:
+            if (asked := self._asked.pop(answer["id"], None)) is not None:
                 asked.set_result(answer)
         with self._lock:
             self._ended = True

@@ -18,16 +18,7 @@ from lake.files import read_table
 from lake.lease import LeasedTable
 from lake.tables import open_table
 from schemas.bookie_answers import Step
-from schemas.bookies import (
-    BookieMetadata,
-    BookieSnapshot,
-    Copy,
-    Directive,
-    Failure,
-    Progress,
-    Promotion,
-    StepTaken,
-)
+from schemas.bookies import BookieMetadata, BookieSnapshot, Copy, Directive, Failure, Progress, Promotion, StepTaken
 from schemas.ids import canonical_json, digest
 from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import DECISIONS, OUTCOMES, DecisionRow, OutcomeRow
@@ -249,8 +240,7 @@ class SwitchRecord:
             while not identity or (identity in self.steps and self.steps[identity].end is not None):
                 number += 1
                 identity = digest([self.subject, step.action, arguments, number])
-            former = self.steps.get(identity)
-            if former is None:
+            if (former := self.steps.get(identity)) is None:
                 self._seq += 1
                 rows.append(self._decision(identity, step, arguments, inputs, now, gates))
             taken_step = RecordedStep(identity, step, self.directive.attempt, former.seq if former else self._seq, True)

@@ -174,8 +174,7 @@ def _require_uncompressed(record: bytes) -> None:
 
 
 def _required_number(fields: list[Field], number: int, name: str) -> int:
-    value = varint_of(fields, number)
-    if value is None:
+    if (value := varint_of(fields, number)) is None:
         raise BadRecord(f"a record without {name}")
     return value
 

@@ -47,8 +47,7 @@ class RegistryStore:
     def read(self) -> Registry:
         """All of it. Raises `BadRegistry`, and what `PulsarMetadata.read` raises."""
         # The folder first: if anything changes afterwards, its version is too old for a write.
-        folder = self.metadata.read(self.path)
-        if folder is None:
+        if (folder := self.metadata.read(self.path)) is None:
             return Registry()
         names = [name for name in self.metadata.children(self.path) if name not in RESERVED]
         records = [self.metadata.read(f"{self.path}/{name}") for name in names]
@@ -73,8 +72,7 @@ class RegistryStore:
         if answer.directive is not None:
             version = before.directive.version if before.directive else None
             writes.append(ZnodeWrite(f"{self.path}/{DIRECTIVE}", _json_bytes(answer.directive), version))
-        folder = before.version
-        if folder is None:
+        if (folder := before.version) is None:
             self.metadata.ensure(self.path)
             folder = 0
         self.metadata.write([*writes, ZnodeWrite(self.path, b"", folder)])

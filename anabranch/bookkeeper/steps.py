@@ -149,11 +149,9 @@ class Steps:
 
     def _promote(self, step: Step, registry: Registry) -> StepOutcome:
         stamps = {int(ledger): stamp for ledger, stamp in (step.stamps or {}).items()}
-        record = self._metadata.read(step.object)
-        if record is None:
+        if (record := self._metadata.read(step.object)) is None:
             raise _Superseded("the record is gone")
-        is_cursor = step.kind == "cursor"
-        if is_cursor:
+        if is_cursor := step.kind == "cursor":
             if (ledger := read_cursor(record.content).ledger) != step.expectation["ledger"]:
                 raise _Superseded(f"it has the ledger {ledger} now")
             after = stamp_cursor(record.content, next(iter(stamps.values())))
@@ -192,11 +190,9 @@ class Steps:
         self._write(registry)
         # Its owner replaces all properties, so read them at the last moment.
         before, version = self._cursor(step.object, ledger)
-        fault = self._stamp_by_owner(topic, subscription, before, str(stamp))
-        if fault is not None:
+        if (fault := self._stamp_by_owner(topic, subscription, before, str(stamp))) is not None:
             return StepOutcome("superseded", error=fault)
-        record = self._metadata.read(step.object)
-        if record is None:
+        if (record := self._metadata.read(step.object)) is None:
             raise _Superseded("the record is gone")
         after = read_cursor(record.content)
         if after.ledger != ledger:
@@ -231,8 +227,7 @@ class Steps:
 
     def _delete(self, step: Step, registry: Registry) -> StepOutcome:
         source, ledger, holder = str(step.source), int(step.ledger or 0), step.target
-        seen = see_ledger(self._sidecar, source, ledger)
-        if seen is None:
+        if (seen := see_ledger(self._sidecar, source, ledger)) is None:
             return StepOutcome("applied", {"how": "already"})
         checks = self._require_unused(step, registry, source, ledger)
         # No equal copy is needed if nothing names the ledger: its owner may have deleted the copy by attribution.
@@ -282,8 +277,7 @@ class Steps:
         return StepOutcome("applied", {"how": "flipped"})
 
     def _expect(self, cluster: str, ledger: int, expectation: Mapping[str, Any]) -> None:
-        seen = see_ledger(self._sidecar, cluster, ledger)
-        if seen is None:
+        if (seen := see_ledger(self._sidecar, cluster, ledger)) is None:
             raise _Superseded(f"{cluster} has no ledger {ledger} any more")
         if not seen.readable:
             raise LedgerRefused("Unreadable", f"{cluster}: {seen.error}")

@@ -119,8 +119,7 @@ def _inputs_text(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -
     for candidate in shown:
         mark = "*" if candidate.segment_id in (*chosen, bound) else ""
         ends = f"{candidate.start:04x}-{candidate.end:04x}"
-        load = snapshot.loads.get(candidate.segment_id)
-        if load is None:
+        if (load := snapshot.loads.get(candidate.segment_id)) is None:
             rows.append((f"{candidate.segment_id}{mark}", ends, *["no load"] + [""] * 7))
             continue
         rows.append(

@@ -116,8 +116,7 @@ class LazyGroup(click.Group):
         return list(self._entries)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        entry = self._entries.get(name)
-        if entry is None:
+        if (entry := self._entries.get(name)) is None:
             return None if self._path or name not in ALIASES else self._former(ctx, name)
         path = f"{self._path} {name}".strip()
         if entry.entries:

@@ -107,8 +107,7 @@ class AnnouncedState:
 
     def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[KafkaRecord]:
         """Return the records for a topic's consumers at `now` (ms); none without an announced layout."""
-        state = self.topics.get(topic)
-        if state is None:
+        if (state := self.topics.get(topic)) is None:
             return []
         records = []
         for name, (type, count) in consumers.items():

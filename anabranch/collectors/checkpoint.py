@@ -44,11 +44,7 @@ def load_checkpoint(file: Path, url: str, now_ms: int) -> AnnouncedState:
     sender = max(now_ms, memory.sender + 1)
     if memory.url != url:
         return AnnouncedState(sender)
-    return AnnouncedState(
-        sender,
-        before=dict(memory.topics),
-        subscriptions=dict(memory.subscriptions),
-    )
+    return AnnouncedState(sender, before=dict(memory.topics), subscriptions=dict(memory.subscriptions))
 
 
 def write_delay(announced: AnnouncedState) -> float:

@@ -60,8 +60,7 @@ class Repeats:
         """Topics that were not said for so long, as long as there is room."""
         for _ in range(len(self._topics)):
             topic = self._topics[0]
-            announced = self._announced.topics.get(topic)
-            if announced is None:
+            if (announced := self._announced.topics.get(topic)) is None:
                 self._topics.popleft()
                 continue
             if now_ms - announced.announced_at < self._seconds * 1_000 or not has_room():

@@ -105,8 +105,7 @@ class ReportedLoads:
             )
         )
         with contextlib.closing(consumer):
-            partitions = _partitions(consumer, down)
-            if not partitions:
+            if not (partitions := _partitions(consumer, down)):
                 return {}
             since = self._now_ms() - WINDOW_MS
             times = [TopicPartition(SOURCE, number, since) for number in partitions]
@@ -136,8 +135,7 @@ def _newest(consumer: Consumer, topic: str, partitions: set[int]) -> dict[int, R
     key, end, size = topic.encode(), time.monotonic() + MAX_READ_SECONDS, 0
     while partitions and size < MAX_READ_BYTES and (left := end - time.monotonic()) > 0:
         for message in consumer.consume(1_000, min(left, 0.1)):
-            error = message.error()
-            if error is not None:
+            if (error := message.error()) is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 partitions.discard(message.partition() or 0)

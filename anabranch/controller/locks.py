@@ -19,8 +19,7 @@ class NamedLocks:
     def locked(self, name: str) -> Iterator[None]:
         """Hold the lock of this name for the duration of the block; other names are independent."""
         with self._guard:
-            own = self._locks.get(name)
-            if own is None:
+            if (own := self._locks.get(name)) is None:
                 own = self._locks[name] = _Lock()
         with own.lock:
             yield

@@ -66,8 +66,7 @@ class Namespaces:
 
     def policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """Return the override of a namespace as it was set, None if there is none. Raises `NotFound`."""
-        override = self._store.synced().namespace_policy(namespace)
-        if override is None:
+        if (override := self._store.synced().namespace_policy(namespace)) is None:
             self.check(namespace)
         return override
 

@@ -25,8 +25,7 @@ def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
 
     Raises `BadRequest` for anything but a JSON object, an unknown field, or a value of the wrong type.
     """
-    value = parse_json(body)
-    if value is None:
+    if (value := parse_json(body)) is None:
         return None
     if not isinstance(value, dict):
         raise BadRequest("the policy must be a JSON object")
@@ -46,8 +45,7 @@ def check_override(
     cluster: ClusterPolicy, namespace: AutoScalePolicyOverride | None, topic: AutoScalePolicyOverride | None
 ) -> None:
     """Raise `PreconditionFailed` if the resolved policy breaks a rule (PIP-483 "Policy resolution")."""
-    broken = resolve_policy(*cluster, namespace, topic).broken
-    if broken is not None:
+    if (broken := resolve_policy(*cluster, namespace, topic).broken) is not None:
         raise PreconditionFailed(f"Invalid auto split/merge configuration: {broken}")
 
 

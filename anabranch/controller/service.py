@@ -92,8 +92,7 @@ class ScalableTopicService:
             self._end_earlier_life(term)
             budget = self._policy_of(topic_parts(topic).full_namespace, None).entry_bucket_budget
             layout = replace(
-                SegmentLayout.create(initial_segments, now, properties, budget),
-                created_at_ms=self._store.new_life(now),
+                SegmentLayout.create(initial_segments, now, properties, budget), created_at_ms=self._store.new_life(now)
             )
             if adoption is not None:
                 layout = adoption.applied_to(layout, now)
@@ -175,8 +174,7 @@ class ScalableTopicService:
 
     def layout_json(self, topic: str) -> str:
         """Return the layout record (`ScalableTopicMetadata`) as JSON."""
-        layout = self._store.synced().layout_json(topic)
-        if layout is None:
+        if (layout := self._store.synced().layout_json(topic)) is None:
             raise no_topic(topic)
         return layout
 

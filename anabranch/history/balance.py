@@ -244,8 +244,7 @@ def _apply_layout(topics: dict[str, _Topic], row: StoredRow) -> None:
 
 def _overloads(policies: PoliciesOnRecord, topic: str, current: _Topic) -> dict[int, float]:
     """Return rate / threshold of each active segment over a split threshold: the largest of its four."""
-    policy = policies.of(topic, current.own_policy)
-    if policy is None:
+    if (policy := policies.of(topic, current.own_policy)) is None:
         return {}
     ratios = {
         segment: max(rate / limit for rate, limit in zip(rates, policy.split_thresholds, strict=True))

@@ -87,8 +87,7 @@ def make_plan(
         return None
     plan = Plan(end)
     for name in names:
-        snapshot = replayed.snapshot(name, end)
-        if snapshot is not None:
+        if (snapshot := replayed.snapshot(name, end)) is not None:
             _add(plan, name, may_have_been(snapshot)[0][0])
     plan.actions.sort(key=lambda action: (-(action.overload or 0), action.topic))
     return plan

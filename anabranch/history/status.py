@@ -67,8 +67,7 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     view = reader.refresh(now)
     over = []
     for load in ask(f"SELECT * FROM load_at(TIMESTAMP '{timestamp}') WHERE msg_rate_in IS NOT NULL"):
-        policy = reader.policy(load["topic"])
-        if policy is None:
+        if (policy := reader.policy(load["topic"])) is None:
             continue
         rates = (load["msg_rate_in"], load["bytes_rate_in"], load["msg_rate_out"], load["bytes_rate_out"])
         ratio, rate = segment_overload(rates, policy.policy)

@@ -31,8 +31,7 @@ LATENCIES = (
 
 def distribution(values: Iterable[float]) -> dict[str, Any]:
     """Return `n`, and `p50`, `p95` (nearest rank) and `max`, rounded to 0.1; null without values."""
-    ordered = sorted(values)
-    if not ordered:
+    if not (ordered := sorted(values)):
         return {"n": 0, "p50": None, "p95": None, "max": None}
 
     def rank(share: float) -> float:

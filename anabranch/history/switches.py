@@ -104,14 +104,4 @@ def switches(lake: str) -> list[SwitchHistory]:
     return history
 
 
-_COUNTS = (
-    "attempts",
-    "copied",
-    "bytes",
-    "promoted",
-    "rolled_over",
-    "failed",
-    "superseded",
-    "deleted",
-    "open_steps",
-)
+_COUNTS = ("attempts", "copied", "bytes", "promoted", "rolled_over", "failed", "superseded", "deleted", "open_steps")

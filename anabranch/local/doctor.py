@@ -254,8 +254,7 @@ def _controller_health(settings: Settings, port: int) -> str:
 
 def _local_run(settings: Settings) -> Iterator[CheckResult]:
     folder = settings.path(settings.local.folder)
-    running = lock_owner(folder)
-    if running is not None:
+    if (running := lock_owner(folder)) is not None:
         yield CheckResult("local run", True, f"alive, process {running}")
         return
     left = leftovers(folder / "processes.json")
@@ -310,8 +309,7 @@ def _lake(settings: Settings) -> Iterator[CheckResult]:
 def _collector(settings: Settings) -> Iterator[CheckResult]:
     """Check the health of the `[collect]` collector, if there was one."""
     file = settings.path(settings.collect.folder) / STATUS_FILE
-    status = read_status(file)
-    if status is None:
+    if (status := read_status(file)) is None:
         return
     age = time.time() - status.at / 1000
     if age > status.stale_after_seconds:

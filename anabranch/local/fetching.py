@@ -107,8 +107,7 @@ def pyspark_jar(name: str) -> Path:
     """The jar of that name, whatever its version; raises `SetupError` when pyspark is damaged."""
     import pyspark
 
-    jars = sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))
-    if not jars:
+    if not (jars := sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))):
         raise SetupError(
             f"pyspark's own {name} jar is missing: the virtual environment is damaged, install it again (in a clone: "
             "make clean setup)"

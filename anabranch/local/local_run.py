@@ -218,8 +218,7 @@ class LocalRun:
 
     def finish(self, report: bool = False) -> dict[str, Any] | None:
         """Stop everything and return the report if asked for. Nothing is left running, even after an error."""
-        supervisor = self._supervisor
-        if supervisor is None:
+        if (supervisor := self._supervisor) is None:
             return None
         lived = supervisor.states()
         self.unhealthy_at_end = [state for state in lived if not _is_healthy(state)]

@@ -76,8 +76,7 @@ def unread_ticks(kafka: KafkaConnection, recorded: Iterable[StoredRow], seconds:
             offset, end = last.get(partition, -1) + 1, _end_of(consumer, CONTROL_EVENTS, partition, seconds)
             consumer.assign([TopicPartition(CONTROL_EVENTS.name, partition, offset)])
             while offset < end:
-                messages = consumer.consume(end - offset, seconds)
-                if not messages:
+                if not (messages := consumer.consume(end - offset, seconds)):
                     raise KafkaException(f"{CONTROL_EVENTS.name}-{partition} did not answer up to {end}")
                 for message in messages:
                     offset = (message.offset() or 0) + 1

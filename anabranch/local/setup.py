@@ -72,8 +72,7 @@ def ensure_jar_folder(settings: Settings, name: str, say: Callable[[str], None])
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
             # Another process may have fetched them meanwhile.
-            wrong = wrong_jars(folder, expected)
-            if wrong:
+            if wrong := wrong_jars(folder, expected):
                 why = f"{'; '.join(wrong[:3])}: all are fetched again" if folder.is_dir() else "once"
                 say(f"fetching {len(expected)} jars for {name} ({why}) …")
                 _fetch(settings.path(f"conf/jars/{name}.xml"), folder, expected, say)
@@ -117,8 +116,7 @@ def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str], say: Callable
         got = Path(work) / "jars"
         got.mkdir()
         lines = fetch_jars(ivy_file, got, Path(work), say)
-        problems = wrong_jars(got, expected)
-        if problems:
+        if problems := wrong_jars(got, expected):
             raise SetupError(
                 f"the jars of {ivy_file.name} could not be fetched: {'; '.join([*problems[:3], *lines[:2]])}. Is this "
                 f"machine online? {IVY_SETTINGS_VARIABLE} may name an Ivy settings file with a mirror; then try again"

@@ -19,12 +19,7 @@ class LabDemand:
     """See `anabranch.simulation.topics.timeline.Source`."""
 
     def __init__(
-        self,
-        settings: TrafficSettings,
-        hours: float,
-        began_at: int,
-        step_ms: int = STEP_MS,
-        origin: int | None = None,
+        self, settings: TrafficSettings, hours: float, began_at: int, step_ms: int = STEP_MS, origin: int | None = None
     ) -> None:
         """The demand from `began_at` on; one that counts from its start does so from `origin`, else from `began_at`."""
         start = began_at if origin is None else origin

@@ -145,8 +145,7 @@ class Supervisor:
             return
         if part.child is None:
             return
-        code = part.child.exit_code()
-        if code is not None:
+        if (code := part.child.exit_code()) is not None:
             try:
                 self._bury(part, code)
             except TimeoutError as error:

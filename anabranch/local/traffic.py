@@ -176,8 +176,7 @@ class KafkaOutlet:
 
     def close(self) -> None:
         """Wait until everything is delivered, at most `FLUSH_SECONDS`; the rest counts as failed."""
-        left = self._producer.flush(FLUSH_SECONDS)
-        if left:
+        if left := self._producer.flush(FLUSH_SECONDS):
             log.warning("%d records were not delivered in %.0f s", left, FLUSH_SECONDS)
             self._producer.purge()
 
@@ -257,8 +256,7 @@ def next_instant(now: float, interval: float) -> float:
 def _keep_sessions(sessions: DemandSessions, interval: float, stop: threading.Event) -> None:
     failures = 0
     while not stop.is_set():
-        fault = sessions.synchronise(time.time(), stop)
-        if fault is None:
+        if (fault := sessions.synchronise(time.time(), stop)) is None:
             if failures:
                 log.info("the controller answers again")
             failures = 0

@@ -88,11 +88,7 @@ class LakeSql:
     """Tables as of the first question about each; a new instance sees later rows."""
 
     def __init__(
-        self,
-        lake: str,
-        as_of: datetime | None = None,
-        memory_mb: int | None = None,
-        tables: OpenTables | None = None,
+        self, lake: str, as_of: datetime | None = None, memory_mb: int | None = None, tables: OpenTables | None = None
     ) -> None:
         """`memory_mb`: the engine's limit; None: half of the machine's. `tables`: of earlier instances.
 

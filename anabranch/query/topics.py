@@ -40,8 +40,7 @@ def topics_on_record(lake: str) -> list[str]:
 
 def topic_on_record(lake: str, text: str) -> str:
     """Return the topic of the lake that a name means. Raises as `find_topic` does, and what Delta raises."""
-    names = topics_on_record(lake)
-    if not names:
+    if not (names := topics_on_record(lake)):
         raise NoTopics(
             f"no layout of any topic is on record in {lake}: is the job running, with [lake] path there, and does "
             "something announce layouts?"

@@ -58,8 +58,7 @@ def held_by(
     held = _held_by(candidate, acts, settings, now)
     if candidate.has_begun:
         return held
-    rejection = acts.rejections.get(candidate.decision_id)
-    if rejection is not None:
+    if (rejection := acts.rejections.get(candidate.decision_id)) is not None:
         return Over("rejected", f"rejected {rejection}")
     limit = settings.begin_max_age_seconds if held is None else settings.waiting_max_age_seconds
     return expired(candidate.decided_at, now, limit) or held

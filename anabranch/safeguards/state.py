@@ -67,8 +67,7 @@ class SafeguardState:
 def find_decisions(lake: str, ids: Collection[str]) -> dict[str, TrackedDecision]:
     """Return the decisions with these ids that are on record, by id. Raises `DeltaError` or `OSError`."""
     columns = ("decision_id", "family", "subject", "action", "arguments", "decided_at")
-    decided = _rows(lake, DECISIONS, columns, _among("decision_id", ids))
-    if not decided:
+    if not (decided := _rows(lake, DECISIONS, columns, _among("decision_id", ids))):
         return {}
     # Whatever the clocks say, no step of a decision is on record a day before it.
     first = min(row["decided_at"] for row in decided).date() - _DAY

@@ -129,8 +129,7 @@ class Brakes(Generic[Work]):
 
     def ask(self, candidate: PendingDecision) -> HeldBySafeguard | Over | None:
         """Return what holds a decision now; None: it occupies a slot of the rate limit until `ended`."""
-        held = held_by(candidate, self.acts, self._settings, self._wall())
-        if held is not None:
+        if (held := held_by(candidate, self.acts, self._settings, self._wall())) is not None:
             self.ended(candidate.decision_id, False)
             return held
         if candidate.decision_id in self._granted:
@@ -210,8 +209,7 @@ class Brakes(Generic[Work]):
             self._look_at[answer.brake] = min(self._look_at[answer.brake], self._steady() + left)
 
     def _rate(self, candidate: PendingDecision) -> HeldBySafeguard | None:
-        full = self._full(candidate.namespace)
-        if full is not None:
+        if (full := self._full(candidate.namespace)) is not None:
             now = self._steady()
             whose, key = "fleet", "actions_per_minute"
             if full is not self._fleet:

@@ -9,11 +9,7 @@ from typing import Any
 
 from schemas.printable import printable
 
-LAYOUT: Mapping[str, Any] = {
-    "template": "plotly_white",
-    "margin": {"t": 40, "b": 30},
-    "legend": {"orientation": "h"},
-}
+LAYOUT: Mapping[str, Any] = {"template": "plotly_white", "margin": {"t": 40, "b": 30}, "legend": {"orientation": "h"}}
 """Layout of a chart."""
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _PAGE = """<!doctype html>

@@ -175,8 +175,7 @@ async def _sign_in(request: Request) -> Response:
     if request.method == "GET":
         return render(request, "sign_in.html", onward=onward, wrong=False)
     form = await unproved_form(request)
-    caller = state.access.caller(b"Bearer " + form.get("token", "").strip().encode())
-    if caller is None:
+    if (caller := state.access.caller(b"Bearer " + form.get("token", "").strip().encode())) is None:
         return render(request, "sign_in.html", 401, onward=onward, wrong=True)
     answer = RedirectResponse(onward, 303)
     # Lax: with a link that a colleague sends, a browser that is signed in stays so.

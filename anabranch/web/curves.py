@@ -23,10 +23,7 @@ Silence = tuple[int, int]
 
 
 def load_columns(
-    river: River,
-    loads: Mapping[int, Sequence[Sample]],
-    silences: Sequence[Silence],
-    load_of: Callable[[Sample], float],
+    river: River, loads: Mapping[int, Sequence[Sample]], silences: Sequence[Silence], load_of: Callable[[Sample], float]
 ) -> dict[str, Any]:
     """Return `at` (seconds), `segments` (`id`, `load` by instant), `active` (their number) and the `window`."""
     reaches = {reach.segment_id: reach for reach in river.reaches}

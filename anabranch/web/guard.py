@@ -129,8 +129,7 @@ class BrowserGuard:
     ) -> None:
         """Pass a request on after its body and its turn have come. Raises `TooManyCalls`, `BrokenOff`."""
         if refusal is None and scope["method"] == "POST":
-            body = await read_body(receive, MAX_FORM_BYTES)
-            if body is None:
+            if (body := await read_body(receive, MAX_FORM_BYTES)) is None:
                 refusal = PlainTextResponse("the form is too large", 400)
             else:
                 receive = replay_body(body, receive)

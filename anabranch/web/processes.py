@@ -138,8 +138,7 @@ def _kafka(probe: MetricsProbe | None, now: datetime) -> Process:
 
 def _load(batches: Sequence[StoredRow], freshness: PageFreshness) -> Process:
     """Arrival of load samples, whoever reports them, by the pace at which they came."""
-    sampled = [row["committed_at"] for row in batches if row["samples"]]
-    if not sampled:
+    if not (sampled := [row["committed_at"] for row in batches if row["samples"]]):
         return Process("load", "quiet", "no samples on record lately" if batches else "unknown")
     now = freshness.now
     is_late = (now - sampled[-1]).total_seconds() > late_seconds(sampled) + freshness.unseen_seconds

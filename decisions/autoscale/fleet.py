@@ -134,10 +134,7 @@ class _Block:
             situations |= self._rest()
             if not self.tick.all():
                 situations[Situation.NO_DEMAND] = _Found(
-                    {
-                        Gate.CONSUMER_DEMAND: ~self.tick & ~self.served,
-                        Gate.ENTRY_BUCKETS: ~self.tick & self.served,
-                    }
+                    {Gate.CONSUMER_DEMAND: ~self.tick & ~self.served, Gate.ENTRY_BUCKETS: ~self.tick & self.served}
                 )
             leaves_splits = self.fleet.only_merges_open[self.topics] & self.policy.parallel_actions
             situations |= self._split_pass(open_decision & ~leaves_splits)

@@ -99,8 +99,7 @@ def merge_pass(
             readings.append(_read_settling(now, at_rest, ready or pairs, active))
         ready = [index for index in ready if at_rest[index] <= now]
         ends = {index: max(end, at_rest[index]) for index, end in ends.items()}
-    failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
-    if not failing:
+    if not (failing := ROWS[Situation.WANTS_TO_MERGE].failing(readings)):
         spare = count - max(policy.min_segments, needed)
         coldest = sorted(ready, key=lambda index: _combined_rate(snapshot, loads, index))
         chosen = _disjoint_pairs(coldest, spare if policy.parallel_actions else 1)

@@ -209,13 +209,11 @@ def resolve_policy(
         if override is None:
             continue
         for wire, field in POLICY_FIELDS.items():
-            value = getattr(override, field.attribute)
-            if value is not None:
+            if (value := getattr(override, field.attribute)) is not None:
                 values[field.name] = field.inside(value)
                 origins[wire] = scope
     policy = replace(PROFILES[profile], **values)
-    broken = policy.broken
-    if broken is not None:
+    if (broken := policy.broken) is not None:
         policy = replace(policy, enabled=False)
     return ResolvedPolicy(policy, MappingProxyType(origins), broken)
 

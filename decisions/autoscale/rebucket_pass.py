@@ -59,8 +59,7 @@ def rebucket_pass(snapshot: TopicSnapshot, loads: Loads) -> RebucketPass | None:
         read_waited(Gate.REBUCKET_COOLDOWN, snapshot.now, snapshot.last_rebucket_at, policy.rebucket_cooldown_ms),
         read_below(Gate.MAX_ENTRY_BUCKETS, fewest.bucket_count, wanted, fewest.segment_id),
     ]
-    failing = ROWS[Situation.WANTS_TO_REBUCKET].failing(readings)
-    if failing:
+    if failing := ROWS[Situation.WANTS_TO_REBUCKET].failing(readings):
         return RebucketPass(readings, failing=failing, due=due_at(failing))
     chosen = sorted(segment.segment_id for segment in active if segment.bucket_count < wanted)
     return RebucketPass(readings, tuple(chosen), wanted, BELOW_FLOOR if has_room else AT_MAX_SEGMENTS)

@@ -86,8 +86,7 @@ def split_pass(
     else:
         readings += load_evidence(snapshot)
         scores = _score_segments(snapshot, loads)
-        candidates = _overloaded_segments(snapshot, scores, readings)
-        if candidates is None:
+        if (candidates := _overloaded_segments(snapshot, scores, readings)) is None:
             return SplitPass([*readings, *(entry for entry in held if entry not in readings)], failing=held)
         fresh = max(fresh_until(snapshot, loads[index]) for index in candidates)
         if policy.parallel_actions:
@@ -105,8 +104,7 @@ def split_pass(
 
     if policy.parallel_actions:
         readings.sort(key=lambda reading: _ORDER[reading.gate])
-    failing = ROWS[Situation.WANTS_TO_SPLIT].failing(readings)
-    if failing:
+    if failing := ROWS[Situation.WANTS_TO_SPLIT].failing(readings):
         # When a hot key may be tried again it may also be found again.
         is_key = any(reading.gate is Gate.ONE_HOT_KEY for reading in failing)
         return SplitPass(readings, failing=failing, due=None if is_key else due_at(failing, fresh))

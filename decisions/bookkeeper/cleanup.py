@@ -135,12 +135,10 @@ def _candidate(seen: BookieView, source: str, ledger: int) -> CleanupCandidate:
             return kept(BookieGate.ATTRIBUTION, f"{item.object} names it: {item.reason}")
         if item.cluster == source:
             return kept(BookieGate.ATTRIBUTED_ELSEWHERE, f"{item.object} is attributed to {source}")
-    beside = [path for path, number in seen.beside() if number == ledger]
-    if beside:
+    if beside := [path for path, number in seen.beside() if number == ledger]:
         return kept(BookieGate.ATTRIBUTED_ELSEWHERE, f"{beside[0]} names it as a ledger of another use")
     unread = seen.unknown()
-    unread = [record for record in unread if record.ledger < 0]
-    if unread:
+    if unread := [record for record in unread if record.ledger < 0]:
         return kept(BookieGate.ATTRIBUTION, f"{unread[0].object} cannot be read, and may name it: {unread[0].reason}")
     if not items:
         return _unnamed(

@@ -106,8 +106,7 @@ def _compare_and_set(seen: BookieView) -> Found:
     for kind in ("schemas", "cursors", "topics"):
         before = {record.path: record for record in getattr(seen.snapshot.before, kind, ())}
         for after in getattr(seen.snapshot, kind):
-            former = before.get(after.path)
-            if former is None:
+            if (former := before.get(after.path)) is None:
                 continue
             same = former.model_copy(update=_VOLATILE) == after.model_copy(update=_VOLATILE)
             if after.version < former.version or (
@@ -145,8 +144,7 @@ def _clients_in_use(seen: BookieView) -> Found:
 
 def _check_recoverable(seen: BookieView) -> Found:
     """I6: who starts again goes on where it was: directive, registry and brokers say the same."""
-    directive = seen.snapshot.directive
-    if directive is None:
+    if (directive := seen.snapshot.directive) is None:
         return
     needed = {directive.target, *({directive.source} if any(item.stamp is None for item in seen.items) else ())}
     for name in sorted(needed - set(seen.clusters)):
@@ -171,8 +169,7 @@ def _old_readers(seen: BookieView) -> Found:
 
 def _copies_equal(seen: BookieView) -> Found:
     """I8: where both exist and something names them, a copy has the source's ids, contents and metadata."""
-    directive = seen.snapshot.directive
-    if directive is None:
+    if (directive := seen.snapshot.directive) is None:
         return
     for item in seen.items:
         if item.kind == "data" or item.cluster != directive.target:
@@ -217,8 +214,7 @@ def _schema_kept(seen: BookieView) -> Found:
             continue
         if _stamps_of(former) == _stamps_of(after):
             continue
-        missing = _positions_of(former) - _positions_of(after)
-        if missing:
+        if missing := _positions_of(former) - _positions_of(after):
             yield after.path, f"positions are gone or changed: {sorted(missing)}"
 
 

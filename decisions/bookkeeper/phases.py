@@ -41,8 +41,7 @@ class SwitchStanding:
 
 def switch_standing(seen: BookieView) -> SwitchStanding:
     """The phase and all that it follows from."""
-    directive = seen.snapshot.directive
-    if directive is None:
+    if (directive := seen.snapshot.directive) is None:
         return SwitchStanding("REGISTERED" if seen.clusters else "NOT_REGISTERED", None, [], [], 0)
     if directive.target not in seen.clusters:
         return SwitchStanding("NOT_REGISTERED", directive, [], [], 0)

@@ -116,8 +116,7 @@ def unregister_cluster(seen: BookieView, account: BookieAccount) -> list[Cluster
     name = seen.snapshot.request.name
     if not account.require(BookieGate.REQUEST, name is not None, "unregister needs --name", BAD):
         return None
-    there = seen.clusters.get(name or "")
-    if there is None:
+    if (there := seen.clusters.get(name or "")) is None:
         account.require(BookieGate.REGISTERED, False, f"{name} is not registered", UNKNOWN)
         return None
     account.require(

@@ -42,8 +42,7 @@ def known_target(seen: BookieView, account: BookieAccount) -> str | None:
 
 def ask_for_precheck(seen: BookieView, account: BookieAccount) -> Precheck | None:
     """`precheck`: what `switch` would find."""
-    target = known_target(seen, account)
-    if target is None:
+    if (target := known_target(seen, account)) is None:
         return None
     directive = seen.snapshot.directive
     # Of a switch that is under way the source is on record.
@@ -58,8 +57,7 @@ def ask_for_switch(
 ) -> tuple[str, Directive | None, Precheck | None]:
     """Return the answer to `switch`, the directive to write, and the precheck."""
     snapshot, directive = seen.snapshot, now.directive
-    target = known_target(seen, account)
-    if target is None:
+    if (target := known_target(seen, account)) is None:
         return "hold", None, None
     if not require_routing(seen, account):
         return "hold", None, None

@@ -32,15 +32,13 @@ class MetadataService:
 
 def read_uri(text: str) -> MetadataService:
     """Raises `BadUri`."""
-    store = _STORE.fullmatch(text)
-    if store:
+    if store := _STORE.fullmatch(text):
         inner = store[1]
         if not inner.lower().startswith("zk:"):
             return MetadataService(frozenset({inner}), ())
         hosts, slash, path = inner[3:].removeprefix("//").partition("/")
         return MetadataService(_members(text, hosts), (*_parts(slash + path), *_parts(_DEFAULT_ROOT)))
-    match = _ZOOKEEPER.fullmatch(text)
-    if match is None:
+    if (match := _ZOOKEEPER.fullmatch(text)) is None:
         raise BadUri(f"{text!r} is no metadata service URI: give one like zk+hierarchical://host:2181/ledgers")
     return MetadataService(_members(text, match[1]), _parts(match[2] or _DEFAULT_ROOT) or _parts(_DEFAULT_ROOT))
 

@@ -66,8 +66,7 @@ def ledger_works(seen: BookieView, directive: Directive) -> list[LedgerWork]:
         is_gone = item.cluster == directive.target and _copy_is_gone(seen, directive, item, begun)
         if item.kind == "data" or item.cluster is None or (item.cluster == directive.target and not is_gone):
             continue
-        failure = failed.get((item.object, item.ledger))
-        if failure is not None:
+        if (failure := failed.get((item.object, item.ledger))) is not None:
             pending.append(LedgerWork(item, Stage.FAILED, BookieGate.FAILED_BEFORE, failure.reason))
             continue
         if is_gone:
@@ -252,8 +251,7 @@ def _classify_item(seen: BookieView, directive: Directive, item: Item, begun: bo
         )
     if not source.closed:
         return _open_ledger_work(seen, item)
-    target = seen.ledger(directive.target, item.ledger)
-    if target is None:
+    if (target := seen.ledger(directive.target, item.ledger)) is None:
         return LedgerWork(item, Stage.COPY, None, f"{directive.target} does not have it")
     return _compare_copies(item, source, target, begun)
 
@@ -288,8 +286,7 @@ def _compare_copies(item: Item, source: LedgerSeen, target: LedgerSeen, begun: b
         return LedgerWork(
             item, Stage.FAIL, BookieGate.COPY_EQUAL, f"the id is there: {'open' if target.readable else target.error}"
         )
-    difference = difference_of_copies(source, target)
-    if difference is not None:
+    if (difference := difference_of_copies(source, target)) is not None:
         return LedgerWork(item, Stage.FAIL, BookieGate.COPY_EQUAL, f"the id is there, and differs: {difference}")
     if source.sha256 is not None and source.sha256 == target.sha256:
         return LedgerWork(item, Stage.BUILT, None, "its contents are equal")

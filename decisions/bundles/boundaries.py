@@ -27,8 +27,7 @@ ALGORITHMS = (
 
 def bundle_range(bundle: str) -> tuple[int, int]:
     """The first hash of a bundle and the one after its last (at most 0xffffffff). Raises `ValueError`."""
-    match = _RANGE.search(bundle)
-    if match is None:
+    if (match := _RANGE.search(bundle)) is None:
         raise ValueError("its name does not end in a range like 0x00000000_0x80000000")
     return int(match.group(1), 16), int(match.group(2), 16)
 

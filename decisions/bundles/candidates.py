@@ -206,8 +206,7 @@ def _group_counts(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> 
 
 def spread_over_domains(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
     """Return brokers with the fewest namespaces of the bundle's group, emptiest failure domains first."""
-    counts = _group_counts(cluster, bundle, brokers)
-    if not counts:
+    if not (counts := _group_counts(cluster, bundle, brokers)):
         return brokers
     remaining = brokers
     if cluster.configuration.on("failureDomainsEnabled"):
@@ -234,8 +233,7 @@ def unload_spreads(cluster: ClusterView, bundle: str, current: str, brokers: Ite
     As upstream: it stays only when all candidates have the same count, above 0. A broker that has fewest already may be
     left; placement keeps the bundle there.
     """
-    counts = _group_counts(cluster, bundle, brokers)
-    if not counts:
+    if not (counts := _group_counts(cluster, bundle, brokers)):
         return True
     least = min(counts.values())
     return least == 0 or counts.get(current, 0) > least or len(set(counts.values())) > 1
@@ -316,8 +314,7 @@ def latest_version(cluster: ClusterView, bundle: str, versions: dict[str, str | 
         return list(versions)
     read = dict[str, _Version]()
     for broker, text in versions.items():
-        version = _parse_version(text)
-        if version is None:
+        if (version := _parse_version(text)) is None:
             cluster.account.held(BundleGate.VERSION, broker, bundle, f"{str(text)[:40]!r} is no version")
             return None
         read[broker] = version
@@ -329,12 +326,10 @@ def latest_version(cluster: ClusterView, bundle: str, versions: dict[str, str | 
 
 def _parse_version(text: str | None) -> _Version | None:
     """A semantic version that can be compared: a pre-release comes before its release."""
-    match = _VERSION.fullmatch(text or "")
-    if match is None:
+    if (match := _VERSION.fullmatch(text or "")) is None:
         return None
     release = tuple(int(part) for part in match.group(1, 2, 3))
-    before = match.group(4)
-    if before is None:
+    if (before := match.group(4)) is None:
         return release, (1, ())
     # Numbers are compared as such, and come before names.
     parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in before.split(".")]

@@ -176,8 +176,7 @@ class ClusterView:
 
     def preallocated_to(self, bundle: str) -> str | None:
         """Return the broker to which an unreported bundle was assigned; forget dead brokers."""
-        cache = self.cache.preallocated
-        if cache is None:
+        if (cache := self.cache.preallocated) is None:
             cache = self.cache.preallocated = {}
             for dead in self.memory.preallocated.keys() - self.reports.keys():
                 del self.memory.preallocated[dead]
@@ -215,8 +214,7 @@ class ClusterView:
 
     def owns(self, broker: str, bundle: str) -> bool:
         """Return True if a broker owns a bundle, by the ownership or by its report."""
-        ownership = self.snapshot.ownership
-        if ownership is not None:
+        if (ownership := self.snapshot.ownership) is not None:
             return ownership.get(bundle) == broker
         if broker not in self.cache.reported:
             self.cache.reported[broker] = set(self.reports[broker].bundles) if broker in self.reports else set()
@@ -273,8 +271,7 @@ def view_cluster(snapshot: BundleSnapshot) -> ClusterView:
         configuration["loadManagerClassName"] = f"{snapshot.load_manager.capitalize()}LoadManagerImpl"
     elif snapshot.broker_load_data and "loadManagerClassName" not in configuration:
         configuration["loadManagerClassName"] = "ExtensibleLoadManagerImpl"
-    bundles = snapshot.bundles
-    if bundles is None:
+    if (bundles := snapshot.bundles) is None:
         bundles = {
             name: add_bundle_sample(None, stats)
             for broker in snapshot.brokers.values()

@@ -68,8 +68,7 @@ def _widen_pattern(pattern: str) -> str | None:
         assert part is not None
         token, position = part[0], part.end()
         if token in _LOOK_AROUND:
-            end = _end_of_group(pattern, position)
-            if end is None:
+            if (end := _end_of_group(pattern, position)) is None:
                 return None
             position = end
             token = "(?:)"  # a quantifier may follow
@@ -80,8 +79,7 @@ def _widen_pattern(pattern: str) -> str | None:
         elif token == "+" and tokens and tokens[-1] in ("*", "+", "?", "}"):
             token = ""
         elif token.startswith("["):
-            end = _end_of_class(pattern, position)
-            if end is None:
+            if (end := _end_of_class(pattern, position)) is None:
                 return None
             token, position = token + pattern[position:end], end
         tokens.append(token)
@@ -95,8 +93,7 @@ def _end_of_group(pattern: str, position: int) -> int | None:
         assert part is not None
         token, position = part[0], part.end()
         if token.startswith("["):
-            end = _end_of_class(pattern, position)
-            if end is None:
+            if (end := _end_of_class(pattern, position)) is None:
                 return None
             position = end
         depth += token.startswith("(") - (token == ")")

@@ -101,8 +101,7 @@ def load_of(stats: TopicLoad) -> Load:
 
 def mean_load(brokers: Iterable[ProjectedBroker]) -> Load:
     """Return the mean load of a bundle, assumed for bundles of unknown load."""
-    loads = [load for broker in brokers for load in broker.bundles.values()]
-    if not loads:
+    if not (loads := [load for broker in brokers for load in broker.bundles.values()]):
         return load_of(DEFAULT_BUNDLE.short_term_data)
     messages, coming, going = (sum(part) / len(loads) for part in zip(*loads, strict=True))
     return messages, coming, going

@@ -51,8 +51,7 @@ def shed_bundles(cluster: ClusterView) -> tuple[dict[str, list[str]], list[Bundl
     decisions = list[BundleDecision]()
     for broker, bundles in picked.items():
         for bundle in bundles:
-            destination = _find_destination(cluster, broker, bundle)
-            if destination is None:
+            if (destination := _find_destination(cluster, broker, bundle)) is None:
                 continue
             cluster.memory.unloaded_bundles[bundle] = cluster.now
             decisions.append(

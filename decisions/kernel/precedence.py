@@ -35,8 +35,7 @@ class PrecedenceRow(Generic[SituationT, GateT]):
 
     def failing(self, readings: Iterable[Reading[GateT]]) -> list[Reading[GateT]]:
         """The readings that hold a subject in this situation, in the row's order; empty when it may act."""
-        by_gate = {reading.gate: reading for reading in readings if not reading.passed}
-        if not by_gate:
+        if not (by_gate := {reading.gate: reading for reading in readings if not reading.passed}):
             return []
         return [by_gate[gate] for gates in (self.forbidding, self.waits) for gate in gates if gate in by_gate]
 
@@ -57,8 +56,7 @@ def binding_reading(
     `situations` has the readings that count in each situation. Raises `LookupError` when nothing holds the subject.
     """
     for row in table:
-        readings = situations.get(row.situation)
-        if readings is not None:
+        if (readings := situations.get(row.situation)) is not None:
             bound = row.binding(row.failing(readings))
             if bound is not None:
                 return bound

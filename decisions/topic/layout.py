@@ -19,13 +19,7 @@ from msgspec.structs import replace as replace_segment
 from decisions.topic import lineage
 from decisions.topic.segment import BUCKET_RING, NOT_SEALED, Segment, SegmentState, equal_buckets
 from schemas.base import MAX_SEGMENT_ID
-from schemas.metadata import (
-    MAX_ENTRY_BUCKETS,
-    AutoScalePolicyOverride,
-    HashRange,
-    ScalableTopicMetadata,
-    SegmentInfo,
-)
+from schemas.metadata import MAX_ENTRY_BUCKETS, AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
 
 HASH_SPACE = 0x10000
 """Number of hashes: `0x0000..0xFFFF`."""
@@ -251,8 +245,7 @@ class SegmentLayout:
         return range(first, first + count)
 
     def _segment(self, segment_id: int) -> Segment:
-        segment = self.segments.get(segment_id)
-        if segment is None:
+        if (segment := self.segments.get(segment_id)) is None:
             raise LayoutArgumentError(f"segment not found: {segment_id}")
         return segment
 

@@ -188,8 +188,7 @@ class Evaluation:
 
     def _hold_all(self, held: HeldTopics) -> None:
         """Record holds found in columns."""
-        count = len(held.names)
-        if not count:
+        if not (count := len(held.names)):
             return
         self.view.hold(held)
         measured, limit, margin, eligible_at = held.readings

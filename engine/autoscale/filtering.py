@@ -43,8 +43,7 @@ class News(Enum):
 
 def refuse_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> Rejected | None:
     """Return the refusal of a consumer event beyond the limits by topic and of unknown topics, or None."""
-    topic = state.topics.get(event.topic)
-    if topic is not None:
+    if (topic := state.topics.get(event.topic)) is not None:
         if event.subscription in topic.consumers or len(topic.consumers) < MAX_SUBSCRIPTIONS:
             return None
         return Rejected(RejectReason.TOO_MANY, f"{event.topic} has {MAX_SUBSCRIPTIONS} subscriptions already")

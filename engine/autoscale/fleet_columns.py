@@ -15,15 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decisions.autoscale.clocks import NEVER as NO_INSTANT
-from decisions.autoscale.columns import (
-    FAILED_ACTIONS,
-    GATES,
-    NEVER,
-    Bools,
-    Ints,
-    SnapshotColumns,
-    segments_of,
-)
+from decisions.autoscale.columns import FAILED_ACTIONS, GATES, NEVER, Bools, Ints, SnapshotColumns, segments_of
 from decisions.autoscale.next_due import faded_depths, settled_until, shallow_from
 from decisions.autoscale.past import regret_window_ms, settle_ms
 from decisions.autoscale.policy import MAX_INT
@@ -308,8 +300,7 @@ def _from_pasts(
             continue
         begin = int(offsets[index])
         for segment, number in enumerate(segment_ids[begin : int(offsets[index + 1])].tolist(), begin):
-            past = topic.pasts.get(number)
-            if past is not None:
+            if (past := topic.pasts.get(number)) is not None:
                 made_at[segment], returned_after[segment] = past.at, past.returned_after
                 if past.regrets and policy.policy.regret_window_ms:
                     width = layout.layout.segments[number].width

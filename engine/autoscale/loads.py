@@ -195,8 +195,7 @@ class LoadTable:
 
     def fit(self) -> None:
         """Extend the columns to the length of the index."""
-        more = len(self.index.topic) - len(self.modified_at)
-        if more:
+        if more := len(self.index.topic) - len(self.modified_at):
             self.rates = np.concatenate([self.rates, np.zeros((more, 4))])
             self.reporter = np.concatenate([self.reporter, np.zeros(more, np.int64)])
             for name in COLUMNS:
@@ -204,8 +203,7 @@ class LoadTable:
 
     def compact(self) -> None:
         """Close gaps between rows."""
-        compacted = self.index.compacted()
-        if compacted is not None:
+        if (compacted := self.index.compacted()) is not None:
             self.index, old_rows = compacted
             self.rates = self.rates[old_rows]
             for name in ("reporter", *COLUMNS):

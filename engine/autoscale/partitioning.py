@@ -68,8 +68,7 @@ class SampleColumns:
         for row, value, size, arrived_at in zip(
             left_rows.tolist(), few.to_pylist(), sizes[left_rows].tolist(), now[left_rows].tolist(), strict=True
         ):
-            message = _decode_plain(names[row], value, size, arrived_at)
-            if message is None:
+            if (message := _decode_plain(names[row], value, size, arrived_at)) is None:
                 messages.missing.append(row)
             else:
                 messages.others[row] = message
@@ -175,8 +174,7 @@ class Messages:
 
 def _decode_plain(key: bytes | None, value: bytes | None, size: int, now: int) -> Decoded | None:
     """Decode a plain message; None if it needs the full parser."""
-    stats = decode_stats(key, value, size)
-    if stats is None:
+    if (stats := decode_stats(key, value, size)) is None:
         return decode_columns(key, value, size, now)
     return None if stats.sampled_at > now + MAX_CLOCK_AHEAD_MS else stats
 

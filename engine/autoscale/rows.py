@@ -94,8 +94,7 @@ class RowIndex:
 
     def of_topic(self, topic: str) -> dict[int, int]:
         """Return rows by segment, oldest first."""
-        number = self._numbers.get(topic)
-        if number is None:
+        if (number := self._numbers.get(topic)) is None:
             return {}
         row, rows = self._newest[number], []
         while row != NO_ROW:

@@ -155,8 +155,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     @property
     def in_flight(self) -> OpenAction | None:
         """The open decision that evaluations wait for: the oldest that blocks all, else the oldest merge."""
-        opened = self.all_open
-        if not opened:
+        if not (opened := self.all_open):
             return None
         first = next((decision for decision in opened if decision.applied or decision.action != "merge"), None)
         if first is None:
@@ -231,8 +230,7 @@ class BucketState:
         """Return the topic's state, created if missing, and mark it as changed."""
         self.changed.add(name)
         self.changes.change(name)
-        topic = self.topics.get(name)
-        if topic is None:
+        if (topic := self.topics.get(name)) is None:
             topic = self.topics[name] = TopicState(name)
             self.without_layout += 1
         return topic
@@ -292,8 +290,7 @@ class BucketState:
 
     def remove(self, name: str) -> None:
         """Remove a topic."""
-        topic = self.topics.pop(name, None)
-        if topic is not None:
+        if (topic := self.topics.pop(name, None)) is not None:
             self.without_layout -= topic.known is None
             self.changed.add(name)
             self.changes.change(name)

@@ -181,16 +181,11 @@ class ClusterState:
             del bundles[bundle]
         if brokers.get(move.source) == move.at and all(other.source != move.source for other in self.moves.values()):
             del brokers[move.source]
-        gain = self.memory.gain_shedder
-        if gain is not None:
+        if (gain := self.memory.gain_shedder) is not None:
             moves = {name: other for name, other in gain.moves.items() if name != bundle}
             gain = gain.model_copy(update={"moves": moves})
         self.memory = self.memory.model_copy(
-            update={
-                "recently_unloaded_bundles": bundles,
-                "recently_unloaded_brokers": brokers,
-                "gain_shedder": gain,
-            }
+            update={"recently_unloaded_bundles": bundles, "recently_unloaded_brokers": brokers, "gain_shedder": gain}
         )
         self.changes.balancer = True
 

@@ -23,14 +23,7 @@ from decisions.bundles.usage import max_usage, weighted_max
 from engine.bundles.clusters import MAX_OPEN_MS, ClusterState, OpenBundleDecision
 from engine.bundles.moves import project_reports
 from schemas.base import Count
-from schemas.bundles import (
-    BundleAnswer,
-    BundleData,
-    BundleDecision,
-    BundleReading,
-    BundleSnapshot,
-    TopBundlesLoadData,
-)
+from schemas.bundles import BundleAnswer, BundleData, BundleDecision, BundleReading, BundleSnapshot, TopBundlesLoadData
 from schemas.ids import digest
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
@@ -192,11 +185,7 @@ def _top_bundles(
         return top
     unchosen = {name: top[name] for name, entry in reports.items() if not entry.forced}
     return top | choose_top_bundles(
-        unchosen,
-        policies.configuration,
-        policies.profile,
-        policies.isolation_policies,
-        policies.anti_affinity_groups,
+        unchosen, policies.configuration, policies.profile, policies.isolation_policies, policies.anti_affinity_groups
     )
 
 

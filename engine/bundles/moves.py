@@ -14,13 +14,7 @@ from typing import TypeAlias, TypeVar
 from decisions.bundles.averages import message_rate, total_throughput
 from decisions.bundles.projection import SETTLED_MS
 from schemas.base import build_model
-from schemas.bundles import (
-    BrokerLoadData,
-    LocalBrokerData,
-    NamespaceBundleStats,
-    ResourceUsage,
-    TopBundlesLoadData,
-)
+from schemas.bundles import BrokerLoadData, LocalBrokerData, NamespaceBundleStats, ResourceUsage, TopBundlesLoadData
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
 Amounts: TypeAlias = tuple[float, float, float, float]
@@ -58,8 +52,7 @@ class BundleMove:
             return False
         if report.broker != self.destination or report.last_update > self.applied_at + SETTLED_MS:
             return True
-        stats = _stats_of(report, bundle)
-        if stats is None:
+        if (stats := _stats_of(report, bundle)) is None:
             return isinstance(report, BrokerLoadReport)  # it names its busiest bundles only
         return self.is_load(stats)
 

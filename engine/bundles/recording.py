@@ -119,8 +119,7 @@ def _hold_row(state: ClusterState, cycle: Cycle, reason: Reason, policy: str) ->
     """Return a row of `holds` if the gate has changed."""
     subject, reading = reason
     gate = None if reading is None else reading.gate
-    held_at = state.held.get(subject)
-    if held_at is None:
+    if (held_at := state.held.get(subject)) is None:
         if gate is None:
             return None
         if len(state.held) >= MAX_HELD:

@@ -211,8 +211,7 @@ class Intake:
 def _first_refusal(batches: Sequence[FamilyBatch], accepted: AcceptedMessage) -> Rejected | None:
     """Return the first family's refusal of a message, or None."""
     for index, message in accepted.taken:
-        rejected = batches[index].refuse(message)
-        if rejected is not None:
+        if (rejected := batches[index].refuse(message)) is not None:
             return rejected
     return None
 
@@ -235,8 +234,7 @@ def _check_fingerprint(bucket: int, packed: Packed, chains: Sequence[Chain]) -> 
     Raises `StateError` on a mismatch. A fingerprint may cover fewer parts than there are: families added since have
     none stored.
     """
-    stored = packed.fingerprint
-    if stored is None:
+    if (stored := packed.fingerprint) is None:
         return False
     for is_old, expected in ((False, fingerprint_of(chains)), (True, fingerprint_v1(chains))):
         covered = len(stored) * len(chains) // len(expected)

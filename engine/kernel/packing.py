@@ -154,8 +154,7 @@ class BucketPacker:
         self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, position: bytes
     ) -> Iterator[_Cells]:
         """Yield copies of messages about every topic for other buckets, large ones with known fields only."""
-        rows = [row for row, record in records.items() if _is_for_all(record)]
-        if not rows:
+        if not (rows := [row for row, record in records.items() if _is_for_all(record)]):
             return
         # They share one key, so one bucket is home to all of them; it has them already.
         home = int(buckets[rows[0]])

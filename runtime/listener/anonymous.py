@@ -118,8 +118,7 @@ class AnonymousClients:
         """Return False as soon as the client leaves, so that its request takes no memory any more."""
         if seconds <= 1e-6:
             return True
-        departure = scope.get("state", {}).get(CLIENT_LEFT)
-        if departure is None:
+        if (departure := scope.get("state", {}).get(CLIENT_LEFT)) is None:
             await self._sleep(seconds)
             return True
         return not (await asyncio.wait({departure}, timeout=seconds))[0]

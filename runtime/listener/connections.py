@@ -119,8 +119,7 @@ class ConnectionCounts:
 
     def close(self, number: int) -> None:
         """Close the unknown connection with this file number, at the pace of its network."""
-        connection = self._unknown.get(number)
-        if connection is None:
+        if (connection := self._unknown.get(number)) is None:
             return
         connection.counts = None
         self.release(number, connection.network)
@@ -146,8 +145,7 @@ class ConnectionCounts:
     def greet(self, number: int, abort: Callable[[], None]) -> None:
         """The connection with this file number is ready for HTTP; `abort` ends it at once."""
         self._drop_deadline(number)
-        connection = self._unknown.get(number)
-        if connection is None:
+        if (connection := self._unknown.get(number)) is None:
             # It was closed before, and what it had sent already is not served.
             abort()
         else:
@@ -187,22 +185,19 @@ class ConnectionCounts:
 
     def _forget(self, number: int, network: str) -> None:
         self._unknown.pop(number, None)
-        same = self._by_network.get(network)
-        if same is not None:
+        if (same := self._by_network.get(network)) is not None:
             same.pop(number, None)
             if not same:
                 del self._by_network[network]
 
     def _drop_client(self, number: int) -> None:
-        client = self._clients.pop(number, None)
-        if client is not None:
+        if (client := self._clients.pop(number, None)) is not None:
             self._by_client[client] -= 1
             if not self._by_client[client]:
                 del self._by_client[client]
 
     def _drop_deadline(self, number: int) -> None:
-        handle = self._shaking_hands.pop(number, None)
-        if handle is not None:
+        if (handle := self._shaking_hands.pop(number, None)) is not None:
             handle.cancel()
 
     def _complain_of(self, network: str) -> None:

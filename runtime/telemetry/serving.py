@@ -122,9 +122,7 @@ class ProcessMetrics(Collector):
 
 
 def metrics_app(
-    registry: CollectorRegistry,
-    health: ProcessHealth = UNWATCHED,
-    names: NodeNames | None = None,
+    registry: CollectorRegistry, health: ProcessHealth = UNWATCHED, names: NodeNames | None = None
 ) -> ASGIApp:
     """Return an app that serves programs and refuses requests of web pages.
 
@@ -134,13 +132,7 @@ def metrics_app(
     from starlette.responses import PlainTextResponse
     from starlette.types import Receive, Scope, Send
 
-    from runtime.listener.anonymous import (
-        AnonymousClients,
-        ConnectionRefusal,
-        end_turn,
-        refusal_of,
-        trusted_refusal,
-    )
+    from runtime.listener.anonymous import AnonymousClients, ConnectionRefusal, end_turn, refusal_of, trusted_refusal
     from runtime.listener.bodies import BrokenOff, replay_body
     from runtime.listener.fair_queue import TooManyCalls, Turns
     from runtime.listener.names import NodeNames

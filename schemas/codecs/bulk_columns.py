@@ -39,8 +39,7 @@ class TopicDirectory:
             pass
         results = []
         for name in names:
-            cached = cache.get(name)
-            if cached is None:
+            if (cached := cache.get(name)) is None:
                 if not is_topic(name):
                     return None
                 if len(cache) >= self._most:
@@ -99,8 +98,7 @@ class SegmentsDirectory:
     def segments(self, topics: bytes, counts: bytes, ids: bytes) -> Segments | None:
         """Return the segments of three JSON arrays as in `SegmentStatsColumns`; None if not plain."""
         key = topics, counts, ids
-        cached = self._known.get(key)
-        if cached is None:
+        if (cached := self._known.get(key)) is None:
             cached = self._decoded(*key)
             if cached is not None:
                 size = len(cached.topics) + len(cached)
@@ -118,8 +116,7 @@ class SegmentsDirectory:
             return None
         if len(of_each) != len(names) or sum(of_each) != len(segments) or len(set(names)) != len(names):
             return None
-        hashes = self._names.hashes(names)
-        if hashes is None:
+        if (hashes := self._names.hashes(names)) is None:
             return None
         # Share one string per name among all messages.
         decoded = Segments.of(list(map(sys.intern, names)), hashes, of_each, segments)

@@ -129,8 +129,7 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
         return None
     layout = b""
     if source == CONTROL_EVENTS.name:
-        span = _place_of_layout(value)
-        if span is None:
+        if (span := _place_of_layout(value)) is None:
             return None
         layout, value = value[span], b"%b{}%b" % (value[: span.start], value[span.stop :])
     try:

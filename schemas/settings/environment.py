@@ -71,8 +71,7 @@ def read_environment(
         elif name in flat:
             raise SettingsError(f"the environment variable {name} has no effect: did you mean {flat[name]}?")
         else:
-            similar = get_close_matches(name, [*flat, *also_allowed], 1, 0.95)
-            if similar:
+            if similar := get_close_matches(name, [*flat, *also_allowed], 1, 0.95):
                 meant = similar[0] if similar[0] in also_allowed else flat[similar[0]]
                 raise SettingsError(f"the environment variable {name} has no effect: did you mean {meant}?")
     return values

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-RENAMED = {
-    ("stream", "profile"): ("policy", "profile"),
-    ("stream", "policy"): ("policy", "cluster"),
-}
+RENAMED = {("stream", "profile"): ("policy", "profile"), ("stream", "policy"): ("policy", "cluster")}
 """Keys of older releases with their present names, each as section and key. Using one is an error."""
 FORMER = frozenset(
     {

@@ -20,8 +20,7 @@ def check_trusted(home: Path, files: tuple[str, ...], variable: str) -> None:
     for path in (home, *(home / file for file in files)):
         # A link is followed, and its target checked.
         with suppress(FileNotFoundError):
-            fault = _trust_fault(path.stat())
-            if fault is not None:
+            if (fault := _trust_fault(path.stat())) is not None:
                 raise SettingsError(
                     f"the settings of {home} were found, and not taken: {path} {fault}, who could have secrets sent "
                     f"elsewhere. If you trust it, name it: --home {home}, or {variable}"

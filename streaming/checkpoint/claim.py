@@ -49,8 +49,7 @@ class Place:
 def read_place(files: CheckpointFiles) -> Place | None:
     """Return the progress of a checkpoint; None if it does not exist."""
     begun, ended = (max(files.numbers(folder), default=-1) for folder in ("offsets", "commits"))
-    metadata = files.text(IDENTITY)
-    if metadata is None:
+    if (metadata := files.text(IDENTITY)) is None:
         # With a log but without an identity it is damaged, which Spark reports.
         return Place("", begun, ended) if begun >= 0 else None
     return Place(json.loads(metadata)["id"], begun, ended)

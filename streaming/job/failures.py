@@ -95,8 +95,7 @@ def failure_of(error: str) -> JobFailed:
 def failure_in_one_line(error: str) -> str:
     """Return cause and remedy in one line, from the text of Spark's exception."""
     text = " ".join(error.split("=== Streaming Query ===")[0].split("\nJVM stacktrace")[0].split())
-    remedy = next((remedy for word, remedy in _REMEDIES.items() if word in error), None)
-    if remedy is None:
+    if (remedy := next((remedy for word, remedy in _REMEDIES.items() if word in error), None)) is None:
         return text[:2000]
     reason = text.rpartition("Reason: ")[2] if "Reason: " in text else text
     # The end of a Python traceback matters most.

@@ -207,8 +207,7 @@ def _hold_tasks(channel: socket.socket, inherited: list[socket.socket], task: Ta
 
 def _hand_over_traceback(pid: int) -> None:
     """Move a process' fault report to where Spark looks for it: under the process id that it knows."""
-    folder = os.environ.get("PYTHON_FAULTHANDLER_DIR")
-    if folder:
+    if folder := os.environ.get("PYTHON_FAULTHANDLER_DIR"):
         with suppress(OSError):
             os.replace(os.path.join(folder, str(pid)), os.path.join(folder, str(os.getpid())))
 

@@ -80,11 +80,7 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Unfinishe
     state = None if start is None else spark.read.schema(state_ddl(parts)).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, STATE):
         return packed.groupBy("bucket").transformWithState(
-            BucketProcessor(parts, engine, settings.lake_path, repeated),
-            OUTPUT_DDL,
-            "Append",
-            "None",
-            state,
+            BucketProcessor(parts, engine, settings.lake_path, repeated), OUTPUT_DDL, "Append", "None", state
         )
 
 

@@ -239,10 +239,7 @@ def lag_of(end: str | None, latest: str | None) -> dict[str, int]:
 
 
 def serve_meter(
-    meter: StreamMeter,
-    port: int,
-    settings: MetricsSettings = LOOPBACK,
-    health: ProcessHealth = UNWATCHED,
+    meter: StreamMeter, port: int, settings: MetricsSettings = LOOPBACK, health: ProcessHealth = UNWATCHED
 ) -> MetricsServer:
     """Serve scrapes and probes at `stream.metrics_port`; raises `MetricsError`."""
     return serve_metrics(meter.registry, port, "stream.metrics_port", settings, "stream", health)

@@ -44,8 +44,7 @@ def socket_folder(scratch: Path) -> AbstractContextManager[Path]:
     if len(os.fsencode(scratch)) <= _MAX_SOCKET_FOLDER_BYTES and _is_lower_case(scratch):
         return nullcontext(scratch)
     parents = (Path(gettempdir()), Path("/tmp"))
-    parent = next(filter(_is_lower_case, parents), None)
-    if parent is None:
+    if (parent := next(filter(_is_lower_case, parents), None)) is None:
         problem = f"{scratch} and {parents[0]} have upper-case letters, which Spark's sockets cannot be below"
         raise SettingsError(f"{problem}: set [local] folder, or TMPDIR, to a path without")
     root = parent / f"anabranch-{os.getuid()}"

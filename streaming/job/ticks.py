@@ -132,8 +132,7 @@ class TickWriter(threading.Thread):
                 due = self._take_due()
             for due_at, topic in due:
                 self._write(TickEvent(v=VERSION, type="tick", topic=topic, at=due_at))
-            boundary = cadence.take()
-            if boundary is not None:
+            if (boundary := cadence.take()) is not None:
                 self._write(TickEvent(v=VERSION, type="tick", at=boundary))
             self._serve()
 

@@ -79,8 +79,7 @@ class JobWatch:
                 batch_id = self._last_progress
                 log.exception("what Spark says of batch %d is not understood", batch_id, extra={"batch_id": batch_id})
         now = time.monotonic()
-        change = self._watchdog.look(now)
-        if change is not None:
+        if (change := self._watchdog.look(now)) is not None:
             query_says = str(query.status["message"])
             report_change(change, self._watchdog.silent_seconds(now), self._watchdog.ticks, query_says)
         self._meter.observe_files(self._upkeep.files)

@@ -75,8 +75,7 @@ class BucketTask:
 
     def run(self, bucket: int, rows: Iterator[Row]) -> Iterator[Row]:
         """Run one batch of one bucket: packed rows in, output out."""
-        first = next(rows, None)
-        if first is None:
+        if (first := next(rows, None)) is None:
             return
         now, fingerprint, engine = first.now, self._stored.known_fingerprint(), self._engine_at(first.now)
         is_decoded = engine.has_decoded(bucket, fingerprint)

@@ -60,8 +60,7 @@ class OperatorOutbox:
         return self._inline[table.name] <= self._most
 
     def _write(self, table: Table, rows: pa.Table) -> None:
-        file = self._files.get(table.name)
-        if file is None:
+        if (file := self._files.get(table.name)) is None:
             file = self._files[table.name] = RowsFile(self._lake, table, rows[PARTITION][0].as_py())
             self._rows.append((FILE + table.name, file.path.encode()))
         file.write(rows)

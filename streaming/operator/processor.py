@@ -43,8 +43,7 @@ def _are_in_the_store() -> bool:
 
     Readers of the state, and later releases, find them by that. A later batch has seen an earlier one committed.
     """
-    context = TaskContext.get()
-    if context is None:
+    if (context := TaskContext.get()) is None:
         # The driver lists the variables.
         return False
     of_task = context.getLocalProperty("sql.streaming.queryId"), context.partitionId()

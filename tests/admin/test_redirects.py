@@ -30,14 +30,7 @@ def test_a_redirect_leads_to_any_http_address(asked, location, url):
 
 
 @pytest.mark.parametrize(
-    "location",
-    [
-        "http://one:8443/x",
-        "http://two/x",
-        "https://[::b/",
-        "https://me@two/x",
-        "https://one:8443@two/x",
-    ],
+    "location", ["http://one:8443/x", "http://two/x", "https://[::b/", "https://me@two/x", "https://one:8443@two/x"]
 )
 def test_redirect_from_https_or_nowhere_refused(location):
     assert next_hop(SECURE, location) is None

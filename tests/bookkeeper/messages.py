@@ -20,11 +20,7 @@ _FIELDS: dict[str, dict[str, tuple[int, int, int | str]]] = {
     "SchemaLocator": {"info": (1, 2, "IndexEntry"), "index": (2, 3, "IndexEntry"), "later": (12, 1, _INT64)},
     "Nested": {"ledgerId": (1, 2, _INT64), "entryId": (2, 2, _INT64)},
     "Range": {"lower": (1, 2, "Nested"), "upper": (2, 2, "Nested")},
-    "LedgerInfo": {
-        "ledgerId": (1, 2, _INT64),
-        "timestamp": (4, 1, _INT64),
-        "properties": (6, 3, "StringProperty"),
-    },
+    "LedgerInfo": {"ledgerId": (1, 2, _INT64), "timestamp": (4, 1, _INT64), "properties": (6, 3, "StringProperty")},
     "ManagedLedgerInfo": {"ledgerInfo": (1, 3, "LedgerInfo")},
     "LongProperty": {"name": (1, 2, _STRING), "value": (2, 2, _INT64)},
     "ManagedCursorInfo": {

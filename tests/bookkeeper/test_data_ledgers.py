@@ -48,7 +48,7 @@ LEDGERS = st.fixed_dictionaries(
         "id": st.integers(1, 9),
         "closed": st.sampled_from([None, RECORDED - 1, RECORDED, RECORDED + 1]),
         "stamp": st.sampled_from([None, None, "old", "new", "new:1", "gone", "old:2"]),
-    },
+    }
 )
 IDS = st.frozensets(st.integers(1, 9))
 

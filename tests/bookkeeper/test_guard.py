@@ -138,10 +138,7 @@ def test_broker_that_starts_meanwhile_stops_a_seal() -> None:
 
 @pytest.mark.parametrize(
     ("instances", "words"),
-    [
-        ({"new": "i-old"}, "are one BookKeeper cluster"),
-        ({"old": None}, "instance id of old cannot be read"),
-    ],
+    [({"new": "i-old"}, "are one BookKeeper cluster"), ({"old": None}, "instance id of old cannot be read")],
 )
 @pytest.mark.parametrize("action", ["copy", "delete"])
 def test_nothing_is_done_between_names_of_one_cluster(

@@ -159,11 +159,7 @@ def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, 
     with pulsar_like(bookkeepers, tmp_path) as one:
         one.populate(schemas=1, cursors=0, versions=1)
         one.register()
-        for command, home, steps in (
-            (SWITCH, "new", 2),
-            (ROLLBACK, "old", 2),
-            (CLEANUP, "new", 1),
-        ):
+        for command, home, steps in ((SWITCH, "new", 2), (ROLLBACK, "old", 2), (CLEANUP, "new", 1)):
             if command[0] == "cleanup":
                 one.ok("precheck", "--name", "new", "--advance")
                 one.ok(*SWITCH)

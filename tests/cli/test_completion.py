@@ -84,10 +84,5 @@ def test_completion_starts_no_other_program(scripts):
     text = (scripts / "bash").read_text()
     assert sys.executable not in text
     asked = f"PATH=; source {scripts / 'bash'}; COMP_WORDS=(anabranch pl); COMP_CWORD=1; _anabranch; echo $COMPREPLY"
-    done = subprocess.run(
-        ["bash", "-c", asked],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("plan\n", "")

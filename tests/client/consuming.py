@@ -40,10 +40,7 @@ class NumberedTopic:
 
     @property
     def config(self) -> dict[str, str]:
-        return {
-            "bootstrap.servers": self.kafka,
-            "anabranch.controller.url": str(self.client.base_url).rstrip("/"),
-        }
+        return {"bootstrap.servers": self.kafka, "anabranch.controller.url": str(self.client.base_url).rstrip("/")}
 
     def consumer(self, name: str, **more: Any) -> StreamConsumer:
         return StreamConsumer(self.config, self.topic, "s", name, **more)

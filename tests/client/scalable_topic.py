@@ -76,8 +76,7 @@ class ScalableTopic:
         return {
             int(id): kafka_topic(
                 segment_topic_name(
-                    self.name,
-                    segment_descriptor(segment["hashRange"]["start"], segment["hashRange"]["end"], int(id)),
+                    self.name, segment_descriptor(segment["hashRange"]["start"], segment["hashRange"]["end"], int(id))
                 ),
                 layout["createdAtMs"],
             )

@@ -160,11 +160,7 @@ def test_lost_consumer_cannot_acknowledge(tmp_path: Path, kafka_segments: KafkaS
 
 
 @pytest.mark.parametrize("successor", ["a", "b"])
-def test_killed_consumer_is_replaced(
-    tmp_path: Path,
-    kafka_segments: KafkaSegments,
-    successor: str,
-) -> None:
+def test_killed_consumer_is_replaced(tmp_path: Path, kafka_segments: KafkaSegments, successor: str) -> None:
     with numbered(tmp_path, kafka_segments, f"killed-{successor}", 2, BRIEF) as topic:
         topic.write(10)
         checker = Checker(topic)
@@ -183,10 +179,7 @@ def test_killed_consumer_is_replaced(
             wait_until(checker.is_complete, 180)
 
 
-def test_reading_goes_on_while_controller_is_killed(
-    tmp_path: Path,
-    kafka: str,
-) -> None:
+def test_reading_goes_on_while_controller_is_killed(tmp_path: Path, kafka: str) -> None:
     process = ControllerProcess(tmp_path, "kafka", kafka)
     with ExitStack() as stack:
         with process.life() as (client, _):

@@ -43,13 +43,7 @@ def test_topics_that_are_no_segments_do_not_count():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"msgRateIn": -1.0},
-        {"msgRateOut": 1e400},
-        {"msgThroughputIn": "NaN"},
-        {"msgThroughputOut": None},
-    ],
+    "wrong", [{"msgRateIn": -1.0}, {"msgRateOut": 1e400}, {"msgThroughputIn": "NaN"}, {"msgThroughputOut": None}]
 )
 def test_segment_without_rates_is_unknown(wrong):
     both = answer(

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.collectors.bundles import (
-    Unread,
-    _chosen_settings,
-    read_broker_load,
-    read_bundle_stats,
-    read_usage,
-)
+from anabranch.collectors.bundles import Unread, _chosen_settings, read_broker_load, read_bundle_stats, read_usage
 from decisions.bundles.configuration import DEFAULTS
 from schemas.bundles import NamespaceBundleStats, ResourceUsage
 

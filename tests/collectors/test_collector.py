@@ -27,11 +27,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.process
 T = "topic://acme/shop/orders"
 RATES = (100.0, 20_000.0, 300.0, 60_000.0)
-QUICK = {
-    "calls_per_second": 500,
-    "load_seconds": 1.0,
-    "consumers": "registered",
-}
+QUICK = {"calls_per_second": 500, "load_seconds": 1.0, "consumers": "registered"}
 OFTEN = ReadIntervals(brokers_s=0.2, namespaces_s=0.3, topics_s=0.2, consumers_s=0.2, layouts_s=0.4)
 
 

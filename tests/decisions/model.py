@@ -12,10 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from decisions.autoscale.clocks import (
-    Cooldowns,
-    cooldowns_after_layout,
-)
+from decisions.autoscale.clocks import Cooldowns, cooldowns_after_layout
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after, next_due
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past, depths_after_layout, past_after_layout

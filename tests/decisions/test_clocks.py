@@ -51,13 +51,7 @@ def test_segment_origin_is_split_merge_or_neither():
 
 
 @pytest.mark.parametrize(
-    ("applied", "epoch", "is_open"),
-    [
-        (False, 9, True),
-        (True, 2, True),
-        (True, 3, True),
-        (True, 4, False),
-    ],
+    ("applied", "epoch", "is_open"), [(False, 9, True), (True, 2, True), (True, 3, True), (True, 4, False)]
 )
 def test_newer_layout_closes_applied_decision(applied, epoch, is_open):
     decision = replace(OPEN, applied=applied)

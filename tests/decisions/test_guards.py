@@ -100,14 +100,7 @@ def test_without_a_seen_at_the_record_stands_in():
 
 @pytest.mark.parametrize(
     ("failures", "pause"),
-    [
-        (1, 30 * SECOND),
-        (2, 60 * SECOND),
-        (3, 120 * SECOND),
-        (7, 1920 * SECOND),
-        (8, 3_600_000),
-        (2**31 - 1, 3_600_000),
-    ],
+    [(1, 30 * SECOND), (2, 60 * SECOND), (3, 120 * SECOND), (7, 1920 * SECOND), (8, 3_600_000), (2**31 - 1, 3_600_000)],
 )
 def test_failure_pause_doubles_to_an_hour(failures, pause):
     for ago, expected in ((pause - 1, Gate.RETRY_BACKOFF), (pause, ("split", 0, "msgRateIn"))):

@@ -81,12 +81,7 @@ def test_most_specific_scope_sets_each_field():
     assert [
         resolved.origins[name]
         for name in ("maxSegments", "minSegments", "splitCooldownSeconds", "mergeCooldownSeconds")
-    ] == [
-        "topic",
-        "namespace",
-        "cluster",
-        "profile default",
-    ]
+    ] == ["topic", "namespace", "cluster", "profile default"]
     assert set(resolved.origins) == set(POLICY_FIELDS)
     assert resolved.broken is None
 

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.autoscale.policy import PROFILES
-from decisions.autoscale.significance import (
-    CAUSES,
-    accept_cause,
-    accept_causes,
-    are_cold,
-    crossing_thresholds,
-    is_cold,
-)
+from decisions.autoscale.significance import CAUSES, accept_cause, accept_causes, are_cold, crossing_thresholds, is_cold
 
 PIP, DEFAULT = PROFILES["pip-483"], PROFILES["default"]
 BASE = (1_500.0, 6e6, 6_000.0, 26e6)

@@ -79,12 +79,7 @@ def test_switch_adds_and_removes_objects(helm, delivered, value, added, removed)
         ("job.storageClass=", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.storageClassName", ABSENT),
         ("job.storageClass=fast", "StatefulSet/x-job", "spec.volumeClaimTemplates.0.spec.storageClassName", "fast"),
         ("job.stateClaim=state", "StatefulSet/x-job", "spec.volumeClaimTemplates", ABSENT),
-        (
-            "job.stateClaim=state",
-            "StatefulSet/x-job",
-            f"{POD}.volumes.2.persistentVolumeClaim.claimName",
-            "state",
-        ),
+        ("job.stateClaim=state", "StatefulSet/x-job", f"{POD}.volumes.2.persistentVolumeClaim.claimName", "state"),
         ("job.cpus=4", "StatefulSet/x-job", f"{POD}.containers.0.resources.limits.cpu", 4),
         ("job.memory=6Gi", "StatefulSet/x-job", f"{POD}.initContainers.0.resources.limits.memory", "6Gi"),
         ("job.rebuildLostCheckpoint=false", "StatefulSet/x-job", f"{POD}.initContainers", ABSENT),

@@ -15,16 +15,7 @@ from engine.bundles import cycle
 from engine.bundles.codec import pack
 from engine.cluster_replay import ClustersReplay
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS
-from tests.engine.balancers import (
-    BOTH,
-    MINUTE,
-    NOW,
-    bundle,
-    clusters_of,
-    ended,
-    report,
-    skewed,
-)
+from tests.engine.balancers import BOTH, MINUTE, NOW, bundle, clusters_of, ended, report, skewed
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_bundles import MINUTES
 from tests.engine.test_replay import RecordedBucket

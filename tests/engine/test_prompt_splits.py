@@ -15,12 +15,7 @@ ONE = SegmentLayout.create(1, 0)
 
 
 @pytest.mark.parametrize(
-    ("override", "actions"),
-    [
-        ({}, ["split"]),
-        ({"promptSplits": False}, []),
-        ({"thresholdCrossing": False}, []),
-    ],
+    ("override", "actions"), [({}, ["split"]), ({"promptSplits": False}, []), ({"thresholdCrossing": False}, [])]
 )
 def test_sample_above_threshold_splits_early(override, actions):
     bucket = Bucket(configured=ConfiguredPolicy("default", None))

@@ -14,15 +14,7 @@ from anabranch.executor.replies import answer_to_call
 from decisions.topic.layout import SegmentLayout
 from tests.executor import orders
 from tests.executor.conftest import House, topics_at
-from tests.executor.gate import (
-    DRIBBLES,
-    HANGS,
-    HANGS_AFTER,
-    ILLEGAL_ARGUMENT,
-    LOST_AFTER,
-    LOST_BEFORE,
-    answers,
-)
+from tests.executor.gate import DRIBBLES, HANGS, HANGS_AFTER, ILLEGAL_ARGUMENT, LOST_AFTER, LOST_BEFORE, answers
 
 TOPIC = "topic://acme/shop/orders"
 NO_ANSWERS = [

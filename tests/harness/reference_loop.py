@@ -15,12 +15,7 @@ import numpy as np
 from anabranch.simulation.topics.demands import Demand
 from anabranch.simulation.topics.outcome import REVERSAL_MS
 from decisions.autoscale.answers import Action, Answer, Rebucket, Split
-from decisions.autoscale.clocks import (
-    Cooldowns,
-    Failures,
-    cooldowns_after_layout,
-    failures_after_outcome,
-)
+from decisions.autoscale.clocks import Cooldowns, Failures, cooldowns_after_layout, failures_after_outcome
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past, depths_after_layout, past_after_layout
@@ -63,13 +58,7 @@ class Came:
 Decide = Callable[[TopicSnapshot], Answer]
 
 
-def alone(
-    demand: Demand,
-    policy: Policy,
-    *,
-    decided_by: Decide = decide,
-    prunes: bool = True,
-) -> Came:
+def alone(demand: Demand, policy: Policy, *, decided_by: Decide = decide, prunes: bool = True) -> Came:
     """Run one topic through its demand."""
     return _Loop(demand, policy, decided_by, prunes).run()
 

@@ -32,10 +32,7 @@ from tests.local.lake import (
 
 CLICKS = "topic://acme/shop/clicks"
 ONE = {**layout_json((0, 0, 0xFFFF)), "createdAtMs": 5}
-SPLIT = {
-    **layout_json((0, 0, 0xFFFF), (1, 0, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,)),
-    "createdAtMs": 5,
-}
+SPLIT = {**layout_json((0, 0, 0xFFFF), (1, 0, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,)), "createdAtMs": 5}
 HOT = 25_000.0
 """2.5 times the threshold of messages in, 1.67 times that of messages out."""
 

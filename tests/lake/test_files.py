@@ -79,9 +79,7 @@ def test_file_rows_committed_at_once_and_followed(lake, tmp_path):
     assert sorted(actions["num_records"].to_pylist()) == [1, 3]
 
 
-def test_file_bounds_cover_all_rows(
-    tmp_path,
-):
+def test_file_bounds_cover_all_rows(tmp_path):
     """No reader skips a file that has what it asks for."""
     file = RowsFile(str(tmp_path), SEGMENT_LOAD, AT.date())
     for offset, topic in ((5, "b"), (1, "ä"), (2, "x" * 300)):

@@ -44,15 +44,7 @@ class Run:
             f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
             f'[collect]\nfolder = "{folder}/collect"\n{settings}'
         )
-        arguments = [
-            "--config",
-            f"conf/{base}.toml",
-            "--config",
-            str(overlay),
-            "run",
-            "--local",
-            *more,
-        ]
+        arguments = ["--config", f"conf/{base}.toml", "--config", str(overlay), "run", "--local", *more]
         self.report = folder / "report.json"
         command = [sys.executable, "-m", "anabranch", *arguments]
         if on_terminal:

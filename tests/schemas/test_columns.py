@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from schemas.codecs import bulk_columns
 from schemas.codecs.bulk_columns import SegmentsDirectory, TopicDirectory, decode_columns
 from schemas.codecs.columns import hash_of, split_columns
-from schemas.kafka.messages import (
-    MAX_SAMPLES_PER_MESSAGE,
-    Rejected,
-    RejectReason,
-    SegmentStatsColumns,
-    parse_message,
-)
+from schemas.kafka.messages import MAX_SAMPLES_PER_MESSAGE, Rejected, RejectReason, SegmentStatsColumns, parse_message
 from tests.schemas.test_bulk import ODD_BYTES, odd_numbers, put
 
 ORDERS, CLICKS = "topic://acme/shop/orders", "topic://acme/shop/clicks"

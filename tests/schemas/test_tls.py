@@ -22,10 +22,7 @@ def files(name: str, ca: Path | None = None) -> TlsFiles:
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str = "localhost") -> tuple[str, str | None]:
     """The names of the server's and the client's certificates, as the other end has seen them; raises `SSLError`."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(back, there, server_hostname=host),
-        server.wrap_bio(there, back, server_side=True),
-    ]
+    ends = [client.wrap_bio(back, there, server_hostname=host), server.wrap_bio(there, back, server_side=True)]
     for _ in range(5):
         for end in ends:
             try:

@@ -30,8 +30,7 @@ def test_own_home_is_taken(work):
 
 
 @pytest.mark.parametrize(
-    ("part", "mode"),
-    [(".", 0o777), (".", 0o1777), (".", 0o757), ("conf", 0o777), ("conf/anabranch.toml", 0o777)],
+    ("part", "mode"), [(".", 0o777), (".", 0o1777), (".", 0o757), ("conf", 0o777), ("conf/anabranch.toml", 0o777)]
 )
 def test_home_that_everybody_may_write_is_refused(work, part, mode):
     (work / part).chmod(mode)

@@ -211,11 +211,7 @@ def check_nothing_lost_and_nothing_twice(settings: Settings, feed: Feed, read_tw
         assert row["messages"] == row["messages_accepted"] + row["messages_suppressed"] + row["dead_letters"]
         assert row["samples"] == row["samples_accepted"] + row["samples_insignificant"] + row["samples_stale"]
     assert sum(row["samples_accepted"] for row in batches) == len(rows(settings, SEGMENT_LOAD))
-    for table, column in (
-        (EVENTS, "events"),
-        (DECISIONS, "decisions"),
-        (HOLDS, "holds"),
-    ):
+    for table, column in ((EVENTS, "events"), (DECISIONS, "decisions"), (HOLDS, "holds")):
         assert sum(row[column] for row in batches) == len(rows(settings, table)), table.name
     of_samples = [row["sample"] is not None for row in rows(settings, DEAD_LETTERS)]
     assert sum(row["dead_letters"] for row in batches) == of_samples.count(False)

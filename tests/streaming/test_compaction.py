@@ -17,13 +17,7 @@ from anabranch.cli.main import cli
 from anabranch.executor.kernel.outcomes import OutcomeLedger
 from decisions.topic.layout import SegmentLayout
 from lake.files import table_path
-from lake.maintenance import (
-    Compacted,
-    cluster_column,
-    compact_by_delta_rs,
-    compact_by_delta_spark,
-    delete_unused,
-)
+from lake.maintenance import Compacted, cluster_column, compact_by_delta_rs, compact_by_delta_spark, delete_unused
 from lake.tables import OpenTable, create_lake
 from schemas.settings.root import load_settings
 from schemas.tables.arrow import to_arrow

@@ -26,15 +26,7 @@ from streaming.job.job import PersonNeeded
 from streaming.operator.processor import BucketProcessor
 from tests.engine.records import consumers, layout, record, stats, tick
 from tests.harness.garbage import KINDS, make_garbage
-from tests.streaming.jobs import (
-    TOPICS,
-    Feed,
-    check_nothing_lost_and_nothing_twice,
-    load_round,
-    now_ms,
-    read,
-    rows,
-)
+from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, load_round, now_ms, read, rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]

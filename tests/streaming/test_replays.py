@@ -70,8 +70,7 @@ def check(tables, rows):
 
 
 @pytest.mark.parametrize(
-    ("which", "written"),
-    [(0, 0), (0, 1), (0, 3), (0, 5), (1, 0), (1, 2), (1, 3), (2, 0), (2, 3), (2, 4), (2, 5)],
+    ("which", "written"), [(0, 0), (0, 1), (0, 3), (0, 5), (1, 0), (1, 2), (1, 3), (2, 0), (2, 3), (2, 4), (2, 5)]
 )
 def test_equal_repetition_continues_first_attempt(tables, said, which, written):
     """It continues from any point that the first attempt had reached: behind each table that the batch has rows of."""

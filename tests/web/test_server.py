@@ -22,18 +22,7 @@ pytestmark = pytest.mark.process
 def started(tmp_path, settings=""):
     file = tmp_path / "settings.toml"
     file.write_text(f'[lake]\npath = "{tmp_path / "lake"}"\n{settings}')
-    command = [
-        sys.executable,
-        "-m",
-        "anabranch",
-        "--home",
-        str(tmp_path),
-        "-c",
-        str(file),
-        "web",
-        "--port",
-        "0",
-    ]
+    command = [sys.executable, "-m", "anabranch", "--home", str(tmp_path), "-c", str(file), "web", "--port", "0"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -69,8 +69,7 @@ class Bookies:
 
     def progress(self, registry: Registry) -> Progress:
         """Return the recorded progress of the directive."""
-        directive = registry.directive
-        if directive is None:
+        if (directive := registry.directive) is None:
             return Progress()
         return progress_of(directive, read_steps(self.lake, subject_of(self.settings.bookies.cluster, directive)))
 
@@ -180,8 +179,7 @@ def _unlisted_text(name: str) -> str:
 def warn_of_open_node(store: RegistryStore) -> None:
     """Warn of the first znode of the registry that was made before anybody logged in; it stays open."""
     nodes = [store.path, *(f"{store.path}/{name}" for name in store.metadata.children(store.path))]
-    open_node = next(filter(store.metadata.is_open, nodes), None)
-    if open_node is not None:
+    if (open_node := next(filter(store.metadata.is_open, nodes), None)) is not None:
         click.echo(
             f"Warning: {printable(open_node)} in ZooKeeper was made without a log-in, and whoever reaches it can name "
             f"another cluster there: set the access lists of {store.path} and its children to our user with "

@@ -196,11 +196,7 @@ def history_text(switches: Sequence[SwitchHistory]) -> str:
         for span in switch.phases:
             troubles = [
                 f"{number:,} {unit}"
-                for number, unit in (
-                    (span.failed, "failed"),
-                    (span.superseded, "too late"),
-                    (span.open, "under way"),
-                )
+                for number, unit in ((span.failed, "failed"), (span.superseded, "too late"), (span.open, "under way"))
                 if number
             ]
             lines.append(

@@ -95,8 +95,7 @@ def _plan_switch(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer
         settings = snapshot.settings.model_copy(update={"skip_idgen_precheck": True})
         cleared = {"settings": settings, "routing": "stopped", "registered_brokers": None}
         answer = decide(snapshot.model_copy(update=cleared))
-    directive = answer.directive
-    if directive is None:
+    if (directive := answer.directive) is None:
         return answer
     progress = snapshot.progress if answer.action == "retry" else Progress(epoch=directive.epoch)
     return plan_steps(

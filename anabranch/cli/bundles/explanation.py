@@ -91,8 +91,7 @@ def _compare_broker(state: ClusterState, cycle: Cycle, broker: str) -> list[str]
     usages = [usage["maxUsage"] for name, usage in answer.usage.items() if name != broker and "maxUsage" in usage]
     if usages:
         lines.append(f"  the others' maxUsage: {number_words(min(usages))} to {number_words(max(usages))}")
-    giving = _givers(answer)
-    if giving:
+    if giving := _givers(answer):
         lines.append(printable(f"  brokers that were to give: {', '.join(giving)}"))
     else:
         lines.append("  it gets nothing by unloading, for no other broker was to give")

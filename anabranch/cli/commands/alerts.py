@@ -135,8 +135,7 @@ def test_rule(context: Context, rule: str, at: datetime | None, output: str) -> 
     now, lake = at or utc_now(), context.settings.lake_path
     with _errors(context):
         rules = _read_rules(context)
-        chosen = next((candidate for candidate in rules.rules if candidate.name == rule), None)
-        if chosen is None:
+        if (chosen := next((candidate for candidate in rules.rules if candidate.name == rule), None)) is None:
             names = ", ".join(candidate.name for candidate in rules.rules)
             raise click.UsageError(f"no rule is called {rule!r}; there are: {names}")
         alerts = rehearse(lake, chosen, rules.interval_seconds(lake), now)

@@ -99,10 +99,7 @@ def _json(explanation: Explanation, changed: list[Change]) -> dict[str, Any]:
         "lastDecision": None if explanation.last_decision is None else explanation.last_decision._asdict(),
         "became": None
         if explanation.became is None
-        else {
-            **explanation.became._asdict(),
-            "at": round(explanation.became.at.timestamp() * 1000),
-        },
+        else {**explanation.became._asdict(), "at": round(explanation.became.at.timestamp() * 1000)},
         "notAtWork": explanation.silence,
         "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": explanation.held_since},
         "evaluatedAt": last,

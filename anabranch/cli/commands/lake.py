@@ -184,8 +184,7 @@ def _show_tables(lake: str, output: str) -> None:
 
     tables: list[dict[str, Any]] = []
     for name, table in TABLES.items():
-        opened = open_table(lake, table)
-        if opened is None:
+        if (opened := open_table(lake, table)) is None:
             tables.append({"table": name, "rows": None, "version": None, "files": None, "committedAt": None})
             continue
         actions = opened.get_add_actions(flatten=True)
@@ -221,8 +220,7 @@ def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
     from lake.tables import open_table
     from lake.tail import COMMITTED_AT, newest_rows
 
-    opened = open_table(lake, TABLES[name])
-    if opened is None:
+    if (opened := open_table(lake, TABLES[name])) is None:
         raise click.ClickException(f"there is no table {name} in {lake} yet: anabranch lake create")
     rows = newest_rows(opened, limit)
     if output == "json":

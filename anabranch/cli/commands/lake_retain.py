@@ -52,8 +52,7 @@ def retain_rows(
     if name is None:
         if days is not None or namespaces:
             raise click.UsageError("--days and --namespace are for one table: without one, [retention] says all of it")
-        cuts = plan_cuts(context.settings.retention, today)
-        if not cuts:
+        if not (cuts := plan_cuts(context.settings.retention, today)):
             click.echo("[retention] keeps everything")
     else:
         cuts = [_cut_of(name, days, namespaces, today)]
@@ -61,8 +60,7 @@ def retain_rows(
     for cut in cuts:
         try:
             if cut.name == "batches":
-                limit = _limit(context.settings.lake_path, () if is_applied else cuts)
-                if limit is None:
+                if (limit := _limit(context.settings.lake_path, () if is_applied else cuts)) is None:
                     click.echo("batches: all are kept, for rows of every day are kept that are of them")
                     continue
                 cut = replace(cut, before=min(cut.before, limit))

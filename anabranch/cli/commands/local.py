@@ -108,8 +108,7 @@ def reset_command(context: Context, yes: bool) -> None:
 
     with failing_on(SetupError):
         check_is_local(context.settings)
-        paths = state_of(context.settings)
-        if not paths:
+        if not (paths := state_of(context.settings)):
             click.echo("nothing to forget")
             return
         if not yes:

@@ -118,8 +118,7 @@ def run_command(
         _write_report(report, report_file)
         if shadow:
             _compare_sides(run)
-    unhealthy = [f"{state.name} ({state.detail or state.state})" for state in run.unhealthy_at_end]
-    if unhealthy:
+    if unhealthy := [f"{state.name} ({state.detail or state.state})" for state in run.unhealthy_at_end]:
         raise click.ClickException(f"not running at the end: {', '.join(unhealthy)}; see the logs in {run.folder}/log")
 
 
@@ -132,8 +131,7 @@ def _usual_demand(has_other_settings: bool) -> str:
     if has_client_package():
         return "clients"
     click.echo(
-        "the load is made up: real clients need the package anabranch-client (pip install ./clients/python)",
-        err=True,
+        "the load is made up: real clients need the package anabranch-client (pip install ./clients/python)", err=True
     )
     return "generated"
 

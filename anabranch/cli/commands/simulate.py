@@ -61,10 +61,7 @@ def _needing_workers() -> Iterator[None]:
     help="Of decisions. bundles: --shape, --policy, --set, --seed and --seeds.",
 )
 @click.option(
-    "--demand",
-    "demand",
-    metavar="FILE|SHAPE",
-    help="flat, day, step, burst, drift, lab, lake, or a file. Needed.",
+    "--demand", "demand", metavar="FILE|SHAPE", help="flat, day, step, burst, drift, lab, lake, or a file. Needed."
 )
 @click.option(
     "--policy",
@@ -290,8 +287,7 @@ def _demand(
     except OSError as error:
         shapes = ", ".join((*SHAPES, LAB, LAKE))
         raise click.BadParameter(
-            f"{text} is no shape ({shapes}), and no file that can be read: {error.strerror}",
-            param_hint="--demand",
+            f"{text} is no shape ({shapes}), and no file that can be read: {error.strerror}", param_hint="--demand"
         ) from None
     except DemandError as error:
         raise click.ClickException(printable(f"{text}: {error}")) from error

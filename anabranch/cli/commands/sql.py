@@ -57,13 +57,7 @@ def sql_command(
         from anabranch.cli.sql_prompt import ask_on
 
         history = context.settings.path(context.settings.local.folder) / "sql-history"
-        ask_on(
-            lake,
-            history,
-            lambda sql: _answer_statement(lake, sql, output, None, limit),
-            _describe_table,
-            _listed,
-        )
+        ask_on(lake, history, lambda sql: _answer_statement(lake, sql, output, None, limit), _describe_table, _listed)
         return
     _answer_statement(lake, sys.stdin.read() if statement in (None, "-") else str(statement), output, file, limit)
 

@@ -143,8 +143,7 @@ def _session(context: Context, name: str) -> Iterator[Any]:
 
 def _text(view: dict[str, Any], where: str, now: int) -> str:
     lines = [f"{printable(view['topic'])}  ({where})"]
-    layout = view["layout"]
-    if layout is None:
+    if (layout := view["layout"]) is None:
         lines.append("layout         not known yet")
     else:
         active = [segment for segment in layout["segments"].values() if segment["state"] == "ACTIVE"]
@@ -159,8 +158,7 @@ def _text(view: dict[str, Any], where: str, now: int) -> str:
         lines.append(f"consumers      {printable(name)}: {subscription['count']} {subscription['type']}")
     for label, acted_at in (("last split", view["lastSplitAt"]), ("last merge", view["lastMergeAt"])):
         lines.append(f"{label:<15}{'never' if acted_at is None else _format_instant(acted_at, now)}")
-    decision = view["openDecision"]
-    if decision is not None:
+    if (decision := view["openDecision"]) is not None:
         applied = ", applied, its layout is not here yet" if decision["applied"] else ""
         lines.append(
             f"open decision  {decision['action']} {decision['decision_id']} on epoch {decision['epoch']}, "

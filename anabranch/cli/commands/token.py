@@ -37,8 +37,7 @@ def _with_token_file(function: Callable[..., None]) -> Callable[..., None]:
     def run(context: Context, **arguments: Any) -> None:
         from anabranch.auth.tokens import TokensError
 
-        named = context.settings.controller.tokens_file
-        if not named:
+        if not (named := context.settings.controller.tokens_file):
             raise click.UsageError('no file of tokens is named: set tokens_file = "FILE" below [controller]')
         with failing_on(TokensError):
             function(file=context.settings.path(named), **arguments)

@@ -84,8 +84,7 @@ def set_policy(
     before = stored or {}
     unset = {wire for wire, value in changes.items() if value is None}
     remaining = {wire: value for wire, value in before.items() if value is not None or wire not in POLICY_FIELDS}
-    wanted = {wire: value for wire, value in {**remaining, **changes}.items() if wire not in unset}
-    if not wanted:
+    if not (wanted := {wire: value for wire, value in {**remaining, **changes}.items() if wire not in unset}):
         admin.expect(admin.topics.remove_policy(subject))
         _say_policy(output, subject, None)
         return
@@ -122,8 +121,7 @@ def _from_options(options: dict[str, str]) -> dict[str, Any]:
 
 def _check_fields(values: dict[str, Any]) -> None:
     """`click.UsageError` for unknown fields, wrong types and rules that these fields break by themselves."""
-    unknown = sorted(values.keys() - POLICY_FIELDS.keys())
-    if unknown:
+    if unknown := sorted(values.keys() - POLICY_FIELDS.keys()):
         raise click.UsageError(f"unknown policy field: {printable(unknown[0])}; known: {', '.join(POLICY_FIELDS)}")
     override = _override(values)
     for rule in policy_violations(resolve_policy("pip-483", None, None, override).policy):

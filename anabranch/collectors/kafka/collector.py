@@ -126,8 +126,7 @@ class KafkaCollector:
             return False
         finders = (self._due_layout, self._due_ends, self._due_position, self._due_sizes)
         for turn in range(self._turn, self._turn + len(finders)):
-            call = finders[turn % len(finders)](now)
-            if call is not None:
+            if (call := finders[turn % len(finders)](now)) is not None:
                 self._turn = turn + 1
                 self._budget.take(now)
                 call()

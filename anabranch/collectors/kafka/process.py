@@ -39,11 +39,7 @@ MAX_SHOWN = 1_000
 
 
 def collect_kafka(
-    settings: Settings,
-    readings: Readings,
-    ready: Callable[[str], None],
-    *,
-    once: bool = False,
+    settings: Settings, readings: Readings, ready: Callable[[str], None], *, once: bool = False
 ) -> CollectorStatus:
     """Collect until SIGTERM or SIGINT, or with `once` until all rates are known; return the status.
 

@@ -101,8 +101,7 @@ class SegmentProgress:
 
     def add_position(self, subscription: str, at: float, offset: int | None) -> None:
         """Record a position, or that there is none."""
-        progress = self.subscriptions.get(subscription)
-        if progress is None:
+        if (progress := self.subscriptions.get(subscription)) is None:
             return
         progress.read_at, progress.has_position = at, offset is not None
         if offset is None:
@@ -121,8 +120,7 @@ class SegmentProgress:
         for subscription in self.subscriptions.values():
             if not subscription.has_position and now - subscription.read_at <= subscription.position.window:
                 continue
-            rate = subscription.position.rate(now)
-            if rate is None:
+            if (rate := subscription.position.rate(now)) is None:
                 return None
             msg_out += rate
         if msg_in is None or (self.message_bytes is None and (msg_in or msg_out)):

@@ -71,8 +71,7 @@ class AttachedConsumers:
         """Count the consumers of topics and announce changes."""
         is_whole = self._is_whole()
         for name in topics:
-            topic = self._announced.topics.get(name)
-            if topic is None:
+            if (topic := self._announced.topics.get(name)) is None:
                 self.forget(name)
                 continue
             numbers = self._number(name, topic, is_whole, now)

@@ -185,8 +185,7 @@ class Brokers:
 
     def look_at_layout(self, topic: str, not_before: float = 0.0) -> None:
         """Read a layout that seems to have changed next, but not before `not_before`."""
-        broker = self.known.get(self.layouts.get(topic, ""))
-        if broker is not None:
+        if (broker := self.known.get(self.layouts.get(topic, ""))) is not None:
             broker.layouts.hurry(topic, not_before)
 
     def share_again(self, now: float) -> None:
@@ -203,8 +202,7 @@ class Brokers:
         return [name for name, broker in self.known.items() if not broker.is_silent] or list(self.known)
 
     def _give_layout(self, topic: str, age: tuple[float, bool]) -> None:
-        name = best_broker(topic, self._candidates())
-        if name is not None:
+        if (name := best_broker(topic, self._candidates())) is not None:
             self.layouts[topic] = name
             self.known[name].layouts.add(topic, *age)
 
@@ -213,8 +211,7 @@ class Brokers:
         return None if broker is None else broker.layouts.remove(topic)
 
     def _take_consumers(self, topic: str) -> None:
-        broker = self.known.get(self.consumers.pop(topic, ""))
-        if broker is not None:
+        if (broker := self.known.get(self.consumers.pop(topic, ""))) is not None:
             broker.consumers.remove(topic)
 
 

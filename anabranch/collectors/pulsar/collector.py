@@ -233,8 +233,7 @@ class PulsarCollector:
             and broker.budget.has_room(now)
         ):
             kind: Kind = "leader"
-            topic = self._brokers.next_leaderless(now)
-            if topic is None:
+            if (topic := self._brokers.next_leaderless(now)) is None:
                 kind, topic = broker.next_look(now)
             if topic is None:
                 return
@@ -329,8 +328,7 @@ class PulsarCollector:
         self._plan("settings", name, 0)
 
     def _take_settings(self, answer: CallAnswer) -> None:
-        broker = self._brokers.known.get(answer.call.key)
-        if broker is None:
+        if (broker := self._brokers.known.get(answer.call.key)) is None:
             return
         if isinstance(answer.reply, Answered):
             broker.refresh.period = self._settings.load_seconds or answer.reply.value

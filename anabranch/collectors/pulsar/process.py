@@ -74,8 +74,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     finally:
         collector.close()
         transport.close()
-        missing = publisher.close(ONCE_SECONDS if once else CLOSE_SECONDS)
-        if missing:
+        if missing := publisher.close(ONCE_SECONDS if once else CLOSE_SECONDS):
             log.warning("%d records are not confirmed by Kafka: the next start says them again", missing)
         with contextlib.suppress(OSError):
             save_checkpoint(folder / MEMORY_FILE, controller.url, announced)

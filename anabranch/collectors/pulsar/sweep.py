@@ -169,8 +169,7 @@ class Sweep:
     def _next_in_turn(self, now: float) -> str | None:
         self._turns += 1
         for turn in (self._used, self._unused) if self._turns % UNUSED_TURN else (self._unused, self._used):
-            topic = self._next_of(turn, now)
-            if topic is not None:
+            if (topic := self._next_of(turn, now)) is not None:
                 return topic
         return None
 

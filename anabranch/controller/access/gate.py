@@ -35,12 +35,7 @@ class RequestGate:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        access: Access,
-        names: NodeNames,
-        clients: LimitedClients,
-        anonymous: AnonymousClients,
+        self, app: ASGIApp, access: Access, names: NodeNames, clients: LimitedClients, anonymous: AnonymousClients
     ) -> None:
         """`anonymous` queues responses to requests without a token."""
         self._app = app

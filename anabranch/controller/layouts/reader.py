@@ -139,8 +139,7 @@ class LayoutReader:
 
     def subscription(self, topic: str, name: str) -> StoredSubscription | None:
         """Return a subscription with the number of its sessions, or None."""
-        record = self.subscription_record(topic, name)
-        if record is None:
+        if (record := self.subscription_record(topic, name)) is None:
             return None
         return StoredSubscription(name, record.type, len(self.children(store_paths.consumers_path(topic, name))))
 
@@ -154,8 +153,7 @@ class LayoutReader:
 
     def members(self, topic: str, name: str) -> StoredMembers | None:
         """Return the consumers and drained segments of a subscription, or None."""
-        record = self.subscription_record(topic, name)
-        if record is None:
+        if (record := self.subscription_record(topic, name)) is None:
             return None
         registrations = [
             ConsumerRegistration.model_validate_json(value)
@@ -207,8 +205,7 @@ class LayoutReader:
 
     def created_at(self, topic: str) -> int | None:
         """Return the incarnation of a topic, `created_at_ms` of its layout. Raises `NotFound`."""
-        layout = self.layout_json(topic)
-        if layout is None:
+        if (layout := self.layout_json(topic)) is None:
             raise no_topic(topic)
         return life_of(layout)
 

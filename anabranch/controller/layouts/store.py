@@ -57,8 +57,7 @@ class LayoutStore(LayoutReader):
         with self._alone.locked(term.topic):
             transaction = Transaction(self._nodes)
             yield transaction
-            ops = transaction.ops()
-            if ops:
+            if ops := transaction.ops():
                 self._commit(term, ops)
         for topic in transaction.layout_of:
             for tell_layout in self.on_layout:

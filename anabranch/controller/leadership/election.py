@@ -159,8 +159,7 @@ class Election:
 
     def _try(self) -> Leadership:
         while True:
-            version = self._store.create_ephemeral(self.path, self._value)
-            if version is not None:
+            if (version := self._store.create_ephemeral(self.path, self._value)) is not None:
                 return Leadership(LeaderElectionState.LEADING, self._value, version)
             node = self._store.get(self.path)
             if node and node.value == self._value:

@@ -79,8 +79,7 @@ class Leaders:
         Raises `NotLeader` with the address of another leader, `Unavailable` while there can be none.
         """
         with self._alone.locked(topic):
-            controller = self._controllers.get(topic)
-            if controller is None:
+            if (controller := self._controllers.get(topic)) is None:
                 self._follow(self._stored_leader(topic), topic)
                 controller = self._begin(topic)
             assert controller.election is not None
@@ -163,8 +162,7 @@ class Leaders:
         """End the terms that were not confirmed for `seconds`: another node may lead by now."""
         now = time.monotonic()
         for topic in self.topics():
-            controller = self._controllers.get(topic)
-            if controller is None:
+            if (controller := self._controllers.get(topic)) is None:
                 continue
             if self.term(topic):
                 controller.led_at = now

@@ -57,8 +57,7 @@ class NodeRegistration:
         try:
             first, end = None, float("inf")
             while self._nodes.create_ephemeral(self._path, self._value) is None:
-                node = self._nodes.get(self._path)
-                if node is None:
+                if (node := self._nodes.get(self._path)) is None:
                     continue
                 if first is None:
                     first, seconds = node.version, self._max_wait(node.value)

@@ -167,8 +167,7 @@ class SqliteStore(SessionedStore):
     def _apply(self, ops: tuple[Op, ...], changes: list[NodeChange]) -> list[int]:
         versions: dict[str, int] = {}
         for path in paths_to_read(ops):
-            row = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
-            if row:
+            if row := self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone():
                 versions[path] = row[0]
         steps = plan(ops, versions)
         self._db.execute("UPDATE last_version SET value = value + 1")

@@ -90,8 +90,7 @@ def copy(
     _empty(target)
     _write(source, target, say)
     say("reading it back")
-    different = _first_difference(source, target)
-    if different is not None:
+    if (different := _first_difference(source, target)) is not None:
         raise StartError(f"{different} differs in {target_name}: somebody else wrote at the same time; repeat the copy")
     copied = _counted(target, was_there=False)
     target.delete(store_paths.COPYING)

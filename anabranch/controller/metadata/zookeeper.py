@@ -213,8 +213,7 @@ class ZooKeeperStore(SessionedStore):
         while ops:
             look = self._look(ops)
             steps = plan(ops, {path: stat.mzxid for path, stat in look.stats.items()})
-            version = self._send(steps, look)
-            if version is not None:
+            if (version := self._send(steps, look)) is not None:
                 after = {path: stat.mzxid for path, stat in look.stats.items()}
                 for step in steps:
                     if step.action not in (NodeAction.KEEP, NodeAction.APPEND):

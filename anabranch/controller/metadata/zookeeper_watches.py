@@ -39,8 +39,7 @@ class ServerWatches:
         """Stop notifying `holder` of these paths; remove the watches of those without another holder."""
         with self._lock:
             for path in paths:
-                holders = self._holders.get(path)
-                if holders is None:
+                if (holders := self._holders.get(path)) is None:
                     continue
                 holders.discard(holder)
                 if not holders:

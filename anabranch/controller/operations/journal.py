@@ -145,8 +145,7 @@ def save_operation(transaction: Transaction, operation: Operation) -> None:
 
 def _newest(layouts: LayoutReader, topic: str) -> tuple[int, Operation | None]:
     """Return the number of the newest operation in the journal, and the operation."""
-    names = layouts.children(operations_path(topic))
-    if not names:
+    if not (names := layouts.children(operations_path(topic))):
         return 0, None
     node = layouts.get(f"{operations_path(topic)}/{names[-1]}")
     return int(names[-1]), Operation.model_validate_json(node.value) if node else None

@@ -30,8 +30,7 @@ class Leftovers:
         return not left
 
     def _remove(self, term: Term, subscription: str) -> bool:
-        stored = self._store.topic(term.topic)
-        if stored is not None:
+        if (stored := self._store.topic(term.topic)) is not None:
             layout = SegmentLayout.from_metadata(stored.metadata)
             segments = self._segments.of_layout(layout)
             try:

@@ -157,8 +157,7 @@ def _create_children(operation: Operation, segments: SegmentStore, layouts: Layo
 
 def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Step 3, the first irreversible one: check the plan once more, then terminate each parent."""
-    stored = layouts.read(operation.topic)
-    if stored is None:
+    if (stored := layouts.read(operation.topic)) is None:
         return _superseded(operation, segments, None)
     if not _is_published(operation, stored.layout):
         try:
@@ -181,8 +180,7 @@ def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: La
 def _update_layout(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Step 4: the parents SEALED and the children ACTIVE in one compare-and-set."""
     for _ in range(MAX_ATTEMPTS):
-        stored = layouts.read(operation.topic)
-        if stored is None:
+        if (stored := layouts.read(operation.topic)) is None:
             return _superseded(operation, segments, None)
         if _is_published(operation, stored.layout):
             return _next(operation)
@@ -206,8 +204,7 @@ def _notify_consumers(operation: Operation, segments: SegmentStore, layouts: Lay
     returns the new layout and covers the children, or it was registered before the change and is seen here; the
     children keep everything, so "earliest" misses nothing.
     """
-    stored = layouts.read(operation.topic)
-    if stored is None:
+    if (stored := layouts.read(operation.topic)) is None:
         _delete_children(operation, segments, None)
         return _next(operation)
     wanted = set(layouts.subscriptions(operation.topic))

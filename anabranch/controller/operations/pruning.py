@@ -173,8 +173,7 @@ class Pruning:
 
     def _prune_as_leader(self, term: Term) -> int:
         topic = term.topic
-        stored = self._store.topic(topic)
-        if stored is None:
+        if (stored := self._store.topic(topic)) is None:
             return 0
         layout = SegmentLayout.from_metadata(stored.metadata)
         records = self._store.subscription_records(topic)

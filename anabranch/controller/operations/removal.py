@@ -41,8 +41,7 @@ class Removal:
         self._store.end_life(self._store.created_at(topic))
         with self._store.write(term) as transaction:
             metadata = transaction.existing_topic(topic).metadata
-            before = open_operation(transaction, topic)
-            if before is not None:
+            if (before := open_operation(transaction, topic)) is not None:
                 save_operation(transaction, before.model_copy(update={"step": "superseded"}))
             segments = before.segments + before.children if before is not None else ()
             transaction.begin_deletion(topic, metadata)
@@ -106,8 +105,7 @@ class Removal:
             return after
 
     def _deleted(self, topic: str) -> ScalableTopicMetadata:
-        metadata = self._store.open_deletion(topic)
-        if metadata is None:
+        if (metadata := self._store.open_deletion(topic)) is None:
             raise Conflict(f"the deletion of {topic} is in the journal, and the layout that it had is not in the store")
         return metadata
 

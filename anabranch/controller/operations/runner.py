@@ -81,8 +81,7 @@ class OperationRunner:
             if resumed is not None and is_same and (kind != "rebucket" or resumed.bucket_count == bucket_count):
                 _must_be_done(resumed)
                 return
-            stored = StoredLayouts(self._store, term, self._now_ms).read(topic)
-            if stored is None:
+            if (stored := StoredLayouts(self._store, term, self._now_ms).read(topic)) is None:
                 raise no_topic(topic)
             if meant_for is not None and meant_for != stored.layout.tag:
                 raise Conflict(
@@ -192,8 +191,7 @@ class OperationRunner:
         return ended
 
     def _undo_creation(self, term: Term) -> None:
-        begun = self._store.open_creation(term.topic)
-        if begun is None:
+        if (begun := self._store.open_creation(term.topic)) is None:
             return
         segments = self._segments.of_incarnation(begun.created_at_ms)
         for segment in SegmentLayout.from_metadata(begun).segments.values():

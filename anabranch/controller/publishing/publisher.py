@@ -156,8 +156,7 @@ class OutboxPublisher:
 
     def _publish(self) -> None:
         """Send until a stop or another housekeeper. Raises when a delivery or the store fails."""
-        check = self._leader_check()
-        if check is None:
+        if (check := self._leader_check()) is None:
             return
         sender = self._begin_to_send(check)
         producer = Producer(self._kafka.librdkafka({**_PRODUCER_CONFIG, "error_cb": self._on_error}))
@@ -212,8 +211,7 @@ class OutboxPublisher:
         entries = self._outbox.read([self._names.popleft() for _ in range(min(room, len(self._names), MAX_READ))])
         if self._names or len(entries) == room or self._stopping.is_set():
             return entries, None
-        page = self._snapshots.next_page()
-        if page is None:
+        if (page := self._snapshots.next_page()) is None:
             return entries, None
         # A change committed after the names were read may already be in the page. Of two such changes of one key, the
         # announcement of the first, sent after the page, would be older than the page; so the page omits the key.

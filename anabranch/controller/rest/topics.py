@@ -57,8 +57,7 @@ def list_topics(
 @waits_for_segments
 def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments: str = "1") -> None:
     """Create a topic; the body is empty or an object of string properties."""
-    properties = parse_json(body)
-    if properties is None:
+    if (properties := parse_json(body)) is None:
         properties = {}
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
         raise BadRequest("the body must be empty or a JSON object of string properties")

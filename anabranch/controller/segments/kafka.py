@@ -29,12 +29,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-    TopicMetadata,
-)
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
 
 from anabranch.controller.segments.base import (
     Position,
@@ -284,8 +279,7 @@ class KafkaSegments(SegmentStore):
 
     def _must_exist(self, segment: str) -> int:
         """Return the number of replicas. Raises `SegmentNotFound`."""
-        topic = self._topic(segment)
-        if topic is None:
+        if (topic := self._topic(segment)) is None:
             # That broker may not have learned of it yet, and a missing segment would count as read.
             if not self._is_known_to_the_cluster(segment):
                 raise SegmentNotFound(segment, self._kafka.where)

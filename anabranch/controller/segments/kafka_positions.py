@@ -74,8 +74,7 @@ class Positions:
         """
         names = list(subscriptions)
         existing = self.of(segment, names)
-        missing = [name for name in names if name not in existing]
-        if not missing:
+        if not (missing := [name for name in names if name not in existing]):
             return
         passing = FOR_A_MOMENT | NO_TOPIC if patient else FOR_A_MOMENT
         offset = self._kafka.again(

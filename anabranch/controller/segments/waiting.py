@@ -34,15 +34,13 @@ _by_itself: RunVar[CapacityLimiter] = RunVar("by_itself")
 
 async def on_request(call: Callable[[], T]) -> T:
     """Run `call` for a waiting caller and return its result. If the caller gives up, it runs to its end."""
-    turn = current_turn()
-    if turn is None:
+    if (turn := current_turn()) is None:
         return await run_sync(call, limiter=_limiter(_asked, MAX_ASKED), abandon_on_cancel=True)
     try:
         limiters = _of_clients.get()
     except LookupError:
         _of_clients.set(limiters := WeakValueDictionary())
-    own = limiters.get(turn.who)
-    if own is None:
+    if (own := limiters.get(turn.who)) is None:
         own = limiters[turn.who] = CapacityLimiter(MAX_OF_ONE_CLIENT)
     if not own.available_tokens:
         # All its threads may be waiting for Kafka; release the turn for other calls of this client.

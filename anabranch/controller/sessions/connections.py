@@ -205,8 +205,7 @@ class ConsumerConnections:
             message = await socket.receive()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message.get("code") or 1000)
-            text = message.get("text")
-            if text is None:
+            if (text := message.get("text")) is None:
                 connection.send(
                     command="error", status=400, reason="a command is a text message, this was a binary one"
                 )
@@ -256,8 +255,7 @@ class ConsumerConnections:
             raise
 
     def _tell(self, link: Link, message: Push | str) -> None:
-        connection = self._connections.get(link.connection)
-        if connection is None:
+        if (connection := self._connections.get(link.connection)) is None:
             return
         if isinstance(message, str):
             connection.consumers.pop(link.consumer_id, None)

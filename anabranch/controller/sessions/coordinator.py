@@ -177,8 +177,7 @@ class SubscriptionCoordinator:
 
     def remove(self, consumers: Iterable[str]) -> tuple[SubscriptionCoordinator, Effects]:
         """End sessions by name, connected or not; unknown names are ignored."""
-        ending = set(consumers) & self.sessions.keys()
-        if not ending:
+        if not (ending := set(consumers) & self.sessions.keys()):
             return self, NOTHING
         left = replace(self, sessions=_without(self.sessions, ending), kept=_without(self.kept, ending))
         count = len(self.sessions)

@@ -55,8 +55,7 @@ class DrainLooks:
 
     def changed(self, key: SubscriptionKey) -> None:
         """Look now, and then often again: something has happened to a subscription."""
-        plan = self._plans.get(key)
-        if plan is None:
+        if (plan := self._plans.get(key)) is None:
             plan = self._plans[key] = _Plan(
                 RetryBackoff(DELAY_SECONDS, max(DELAY_SECONDS, MAX_DELAY_SECONDS), JITTER_SECONDS)
             )

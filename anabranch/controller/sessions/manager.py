@@ -89,8 +89,7 @@ class SessionManager:
         # First, so that the loaded state is not older than the term.
         await asyncio.to_thread(self._registry.lead, key[0])
         async with self._lock(key):
-            coordinator = self._led.get(key)
-            if coordinator is None:
+            if (coordinator := self._led.get(key)) is None:
                 coordinator = await asyncio.to_thread(self._stored.load, key, type, _now_ms())
             coordinator.register(consumer, link, type)  # Refused before anything is stored.
 
@@ -127,8 +126,7 @@ class SessionManager:
     async def leave(self, key: SubscriptionKey, consumer: str, link: Link) -> None:
         """Remove a consumer; a no-op if `link` is no longer its link."""
         async with self._lock(key):
-            coordinator = self._led.get(key)
-            if coordinator is None:
+            if (coordinator := self._led.get(key)) is None:
                 return
             await self._make(
                 key, coordinator, lambda before: before.leave(consumer, link), partial(self._store_gone, key)
@@ -166,8 +164,7 @@ class SessionManager:
     async def assignment(self, key: SubscriptionKey, consumer: str) -> ConsumerAssignment:
         """Return the assignment of a registered consumer, for polling clients. Raises `NotFound`."""
         coordinator = await self._as_it_stands(key)
-        segments = coordinator.assignment.get(consumer)
-        if segments is None:
+        if (segments := coordinator.assignment.get(consumer)) is None:
             raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
         layout = coordinator.layout
         return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), layout.epoch, segments, layout.created_at_ms))
@@ -175,8 +172,7 @@ class SessionManager:
     async def _as_it_stands(self, key: SubscriptionKey) -> SubscriptionCoordinator:
         """Return the coordinator of this node, or one loaded from the store."""
         async with self._lock(key):
-            coordinator = self._led.get(key)
-            if coordinator is None:
+            if (coordinator := self._led.get(key)) is None:
                 await asyncio.to_thread(self._registry.sync)
                 coordinator = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
         if key not in self._led and coordinator.type == "STREAM" and not self._reach.is_away:
@@ -311,8 +307,7 @@ class SessionManager:
         async with self._lock(key):
             if key in self._timers:
                 self._timers.pop(key).cancel()
-            coordinator = self._led.get(key)
-            if coordinator is None:
+            if (coordinator := self._led.get(key)) is None:
                 return
             now = _now_ms()
             try:
@@ -352,8 +347,7 @@ class SessionManager:
         return coordinator
 
     async def _store_gone(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
-        names = [event.consumer for event in change.events]
-        if names:
+        if names := [event.consumer for event in change.events]:
             await asyncio.to_thread(self._registry.unregister_consumers, *key, names)
         if change.contested_changed:
             await self._save(key, after)
@@ -414,8 +408,7 @@ class SessionManager:
             log.error("a step of a subscription failed: %s", error, exc_info=error)
 
     def _soon(self, call: Callable[[], object]) -> None:
-        loop = self._loop
-        if loop is not None:
+        if (loop := self._loop) is not None:
             try:
                 loop.call_soon_threadsafe(call)
             except RuntimeError:

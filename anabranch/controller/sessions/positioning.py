@@ -72,8 +72,7 @@ class Positioning:
 
     def _try_until_made(self, key: SubscriptionKey) -> asyncio.Task[None] | None:
         if key not in self._tries:
-            trying = self._spawn(self._try(key))
-            if trying is None:
+            if (trying := self._spawn(self._try(key))) is None:
                 return None
             self._tries[key] = trying
         return self._tries[key]

@@ -84,8 +84,7 @@ class SubscriptionRegistry:
         self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
-            stored = transaction.subscription(topic, subscription)
-            if stored is None:
+            if (stored := transaction.subscription(topic, subscription)) is None:
                 self._check_room(transaction, topic, subscription)
                 _insert(transaction, topic, subscription, type)
                 self._announce(transaction, topic, subscription, type, "snapshot", 0)
@@ -170,8 +169,7 @@ class SubscriptionRegistry:
         self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
-            record = transaction.subscription_record(topic, subscription)
-            if record is None:
+            if (record := transaction.subscription_record(topic, subscription)) is None:
                 self._check_room(transaction, topic, subscription)
                 _insert(transaction, topic, subscription, type)
             else:
@@ -199,8 +197,7 @@ class SubscriptionRegistry:
         left = deque(consumers)
         while left and self._store.has_topic(topic):
             with self._writing(topic) as transaction:
-                stored = transaction.subscription(topic, subscription)
-                if stored is None:
+                if (stored := transaction.subscription(topic, subscription)) is None:
                     return
                 some = list(islice(left, MAX_PART_NODES))
                 transaction.read_ahead([consumer_path(topic, subscription, consumer) for consumer in some])

@@ -89,7 +89,6 @@ class StoredSessions:
             except (ControllerError, StoreError) as error:
                 log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
                 return DrainLook(frozenset(drained), True, 0, False)
-            read = {id for id, left in unread.items() if left == 0}
-            if not read:
+            if not (read := {id for id, left in unread.items() if left == 0}):
                 return DrainLook(frozenset(drained), bool(reading), sum(unread.values()), True)
             drained |= read

@@ -117,8 +117,7 @@ class WatchHub:
 
         A new text at an old epoch is offered too: policy or leader can change without a new epoch.
         """
-        feed = self._feeds.get(topic)
-        if feed is None:
+        if (feed := self._feeds.get(topic)) is None:
             return True
         before = feed.newest
         if before is not None and (update.epoch < before.epoch or update == before):

@@ -129,8 +129,7 @@ class LayoutWatcher:
     def _unwatch(self, topic: str) -> None:
         """Drop the watches of a topic without sessions; the next session retries a failed one."""
         self._versions.pop(topic, None)
-        watch = self._watches.pop(topic, None)
-        if watch is not None:
+        if (watch := self._watches.pop(topic, None)) is not None:
             watch.add_done_callback(_cancel)
 
     def _look_soon(self, topic: str) -> None:

@@ -40,8 +40,7 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
         return Gone("the layout is older than the one decided on: it comes from a copy that lags, or of another topic")
     if decision.action == "rebucket" and pending_rebuckets(decision, layout):
         return StillNeeded()
-    children = _effect(decision, layout)
-    if children:
+    if children := _effect(decision, layout):
         if may_have_called:
             return Applied(children)
         return Superseded(f"somebody else has done the same: its children are {_ids(children)}")
@@ -104,8 +103,7 @@ def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]
         return ()
     start, end = min(t.start for t in targets), max(t.end for t in targets)
     expected = _halves(start, end) if decision.action == "split" else [(start, end)]
-    left = [layout.segments[t.segment_id] for t in targets if t.segment_id in layout.segments]
-    if not left:
+    if not (left := [layout.segments[t.segment_id] for t in targets if t.segment_id in layout.segments]):
         # All pruned, and the children no longer name their parents. Ids are never reused, so walk those allocated since
         # the decision. Segments outside this range belong to other changes, for instance to decisions of the same
         # evaluation: skip them. The next segment belongs to the first change of this range, if any does. Only this

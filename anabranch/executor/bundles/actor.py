@@ -11,16 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from anabranch.admin.answers import (
-    Answered,
-    Fault,
-    Lost,
-    Misdirected,
-    NotConnected,
-    Refused,
-    Reply,
-    ServerFault,
-)
+from anabranch.admin.answers import Answered, Fault, Lost, Misdirected, NotConnected, Refused, Reply, ServerFault
 from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.connections import only_while

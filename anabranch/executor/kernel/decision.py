@@ -47,8 +47,7 @@ def read_decision(row: Mapping[str, Any], actors: Actors) -> Decision | Malforme
     try:
         if not _ID.fullmatch(row["decision_id"] or ""):
             raise MalformedDecision("decision_id must be 1 to 128 printable ASCII characters without a space")
-        actor = actors.get(row["family"])
-        if actor is None:
+        if (actor := actors.get(row["family"])) is None:
             raise MalformedDecision(
                 f"this executor does not know the family {row['family']!r}; it knows {tuple(actors)}"
             )

@@ -191,8 +191,7 @@ class Executor:
             self._take_up(row)
         self._answer()
         for decision_id, work in self._open.items():
-            begun = recorded.begun.get(decision_id)
-            if begun is not None:
+            if (begun := recorded.begun.get(decision_id)) is not None:
                 # Its call may or may not have been made: the first look of the new life finds out.
                 work.begun_at = begun.at
                 work.standing = AttemptProgress(calls=begun.calls, open_end=True)
@@ -298,8 +297,7 @@ class Executor:
             self._reading.failed(error)
             return
         for row in rows:
-            work = self._take_up(row)
-            if work is not None:
+            if (work := self._take_up(row)) is not None:
                 self._begin(work)
         try:
             self._answer()
@@ -321,8 +319,7 @@ class Executor:
         if self._was_scanned:
             self._to_answer |= self._unheard()
             self._was_scanned = False
-        ended = self._to_answer - self._open.keys()
-        if ended:
+        if ended := self._to_answer - self._open.keys():
             for end in self._ledger.ends(ended):
                 self._announcer.announce(end)
         self._to_answer.clear()

@@ -74,8 +74,7 @@ def after_beat(
     `Removed` or `Unlike`.
     """
     alive = [member for member in members if member.name == me.name or member.name not in dead]
-    own = next((member for member in alive if member.name == me.name), None)
-    if own is None:
+    if (own := next((member for member in alive if member.name == me.name), None)) is None:
         if me.beat:
             raise Removed
         for other in alive:

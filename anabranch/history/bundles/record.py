@@ -77,17 +77,7 @@ class Known:
 
 def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None) -> list[dict[str, Any]]:
     """Return a bundle's decisions until an instant. Raises `ClusterNotOnRecord` or Delta's errors."""
-    columns = (
-        "decision_id",
-        "action",
-        "arguments",
-        "reason",
-        "decided_at",
-        "inputs",
-        "gates",
-        "seq",
-        "policy_digest",
-    )
+    columns = ("decision_id", "action", "arguments", "reason", "decided_at", "inputs", "gates", "seq", "policy_digest")
     # As it stands in the arguments: rows of other bundles are not read further.
     where = pc.match_substring(pc.field("arguments"), json.dumps(bundle))
     rows = [

@@ -243,8 +243,7 @@ class RowChecks:
             findings.add("open", DECISIONS.name, f"{_decision(row)} of {_time(row['at'])} has not ended")
 
     def _unheard(self, findings: Findings) -> None:
-        newest = self._ask("SELECT max(batch_at) AS at FROM batches")[0]["at"]
-        if newest is None:
+        if (newest := self._ask("SELECT max(batch_at) AS at FROM batches")[0]["at"]) is None:
             return
         first, last, forgotten = newest - ANNOUNCED_FOR, newest - HEARD_WITHIN, self._forgotten(EVENTS)
         if forgotten is not None:

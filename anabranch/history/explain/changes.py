@@ -111,8 +111,7 @@ def _change(candidate: Input, asked: object, segment: int | None) -> Change | No
         changed = candidate.changed(step)
         return changed is not None and _asked(decide(changed), segment) != asked
 
-    step = smallest_step(leads_away, candidate.most, candidate.marks)
-    if step is None:
+    if (step := smallest_step(leads_away, candidate.most, candidate.marks)) is None:
         return None
     changed = candidate.changed(step)
     assert changed is not None

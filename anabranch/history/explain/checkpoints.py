@@ -19,15 +19,7 @@ import pyarrow.compute as pc
 from anabranch.query.wording import millis
 from engine.autoscale.regrouping import regroup_topics
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.history import (
-    HISTORY_TABLES,
-    Batches,
-    columns_of,
-    history_of,
-    instants_of,
-    is_since,
-    rows_of_topic,
-)
+from engine.history import HISTORY_TABLES, Batches, columns_of, history_of, instants_of, is_since, rows_of_topic
 from engine.kernel.packed import StateError, StoredPart
 from engine.replay import AS_RECORDED, BucketReplay, RecordedRow
 from lake.batches import read_outline
@@ -97,12 +89,7 @@ TopicCheckpoints = dict[tuple[str, str], TopicCheckpoint]
 
 
 def replay_topic(
-    lake: str,
-    topic: str,
-    until: datetime,
-    order: Batches,
-    configured: ConfiguredPolicy,
-    checkpoints: TopicCheckpoints,
+    lake: str, topic: str, until: datetime, order: Batches, configured: ConfiguredPolicy, checkpoints: TopicCheckpoints
 ) -> tuple[BucketReplay, TopicPast]:
     """Return a topic's state at an instant, and its past. Raises `NotOnRecord`, and as Delta.
 
@@ -152,11 +139,7 @@ def replay_topic(
         when_decided = None if past.decided is None else _newest(reports, past.decided.at)
         needed = [report for report in reports if report.at > millis(instant) or report in (delivery, when_decided)]
         return replace(
-            past,
-            delivery=delivery,
-            delivery_when_decided=when_decided,
-            reports=tuple(needed),
-            doubts=tuple(doubts),
+            past, delivery=delivery, delivery_when_decided=when_decided, reports=tuple(needed), doubts=tuple(doubts)
         )
 
     def leave_checkpoint() -> None:

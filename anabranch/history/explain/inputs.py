@@ -153,13 +153,7 @@ def _rates(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
 
 
 def _rate(
-    snapshot: TopicSnapshot,
-    number: int,
-    rate_index: int,
-    base: int,
-    sign: int,
-    most: int,
-    turns: list[float],
+    snapshot: TopicSnapshot, number: int, rate_index: int, base: int, sign: int, most: int, turns: list[float]
 ) -> Input:
     field, name = RATE_FIELDS[rate_index], RATES[rate_index]
     load = snapshot.loads.get(number)

@@ -95,8 +95,7 @@ def explain(
     job. `checkpoints`: those of earlier explanations, and of this one afterwards. Raises `NotOnRecord`, and what Delta
     raises.
     """
-    ends = last_batch(lake)
-    if ends is None:
+    if (ends := last_batch(lake)) is None:
         raise NotOnRecord(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
     until = instant or ends
     course = read_outline(lake, columns_of(BATCHES), until)
@@ -115,8 +114,7 @@ def explain(
         checkpoints = {}
     replay, past = replay_topic(lake, topic, until, Batches(course), configured, checkpoints)
     asked_at = millis(until)
-    snapshot = replay.snapshot(topic, asked_at)
-    if snapshot is None:
+    if (snapshot := replay.snapshot(topic, asked_at)) is None:
         raise NotOnRecord(_no_layout(lake, topic, until))
     evaluations = _evaluations(lake, topic, until, past.evaluated_at)
     explained = None
@@ -157,8 +155,7 @@ def check_segment(layout: SegmentLayout, segment: int) -> None:
     if segment in active:
         return
     there = f"active are {', '.join(map(str, active[:10]))}{' and more' if len(active) > 10 else ''}"
-    sealed = layout.segments.get(segment)
-    if sealed is None:
+    if (sealed := layout.segments.get(segment)) is None:
         raise NotOnRecord(f"there is no segment {segment} at that time; {there}")
     into = " and ".join(map(str, sealed.child_ids)) or "others"
     child = layout.segments.get(sealed.child_ids[0]) if sealed.child_ids else None

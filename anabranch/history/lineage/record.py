@@ -94,8 +94,7 @@ class River:
 
 def read_river(lake: str, topic: str, since: datetime | None = None, until: datetime | None = None) -> River:
     """Return a topic's river in a time (aware; None: to the end). Raises `NothingOnRecord`, as Delta."""
-    last = last_batch(lake)
-    if last is None:
+    if (last := last_batch(lake)) is None:
         raise NothingOnRecord(
             f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?"
         )
@@ -124,8 +123,7 @@ def _begins(lake: str, before: pc.Expression) -> pc.Expression:
         for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, before)
         for instant in rows["accepted_at"].to_pylist()
     )
-    begin = min(nlargest(LAYOUTS_BEFORE, instants), default=None)
-    if begin is None:
+    if (begin := min(nlargest(LAYOUTS_BEFORE, instants), default=None)) is None:
         return pc.scalar(True)
     return (pc.field("accepted_at") >= pa.scalar(begin)) & (pc.field("day") >= pa.scalar(begin.date()))
 
@@ -161,8 +159,7 @@ def river_of(
             continue
         epoch = layout.epoch
         for number, segment in layout.segments.items():
-            reach = by_segment.get((life, number))
-            if reach is None:
+            if (reach := by_segment.get((life, number))) is None:
                 begins = segment.created_at_ms or event.at
                 reach = Reach(number, segment.start, segment.end, begins, None, segment.parent_ids, life)
                 if event.decision_id is not None and before:
@@ -202,8 +199,7 @@ def _turns(
         kind = {0: "created" if begun_at == first[life] else "made", 1: "split"}.get(len(parents), "merge")
         if kind == "split" and (children[0].start, children[0].end) == ranges.get((life, parents[0])):
             kind = "rebucket"
-        decision_id = led.get((life, children[0].segment_id))
-        if decision_id is None:
+        if (decision_id := led.get((life, children[0].segment_id))) is None:
             earlier = [
                 decision for decision in by_action.get((kind, tuple(sorted(parents))), ()) if decision[0] <= begun_at
             ]

@@ -33,8 +33,7 @@ def without_comments(sql: str) -> str:
         if token[0] == "/*":
             depth = 1
             while depth:
-                mark = _NESTED.search(sql, position)
-                if mark is None:
+                if (mark := _NESTED.search(sql, position)) is None:
                     raise ValueError("a comment is not closed")
                 depth += 1 if mark[0] == "/*" else -1
                 position = mark.end()
@@ -98,8 +97,7 @@ def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
     for token in _TOKEN.finditer(sql):
         if token.start() < position or not token["word"] or token["word"].lower() not in rewrites:
             continue
-        opening = re.compile(r"\s*\(").match(sql, token.end())
-        if opening is None:
+        if (opening := re.compile(r"\s*\(").match(sql, token.end())) is None:
             continue
         arguments, end = _arguments(sql, opening.end(), token["word"])
         rewritten = rewrites[token["word"].lower()](

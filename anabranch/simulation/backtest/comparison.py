@@ -71,15 +71,13 @@ def agreement(
     missed: list[tuple[RecordedAction, RecordedAction | None]] = []
     unmatched = []
     for recorded in on_record:
-        same = _nearest(recorded, surplus, tick_ms)
-        if same is None:
+        if (same := _nearest(recorded, surplus, tick_ms)) is None:
             unmatched.append(recorded)
         else:
             surplus.remove(same)
             result.matched += 1
     for recorded in unmatched:
-        late = _nearest(recorded, surplus, LATELY_MS)
-        if late is not None:
+        if (late := _nearest(recorded, surplus, LATELY_MS)) is not None:
             surplus.remove(late)
         missed.append((recorded, late))
     odd = sorted([*(action.at for action, _ in missed), *(action.at for action in surplus)])

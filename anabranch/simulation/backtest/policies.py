@@ -40,8 +40,7 @@ def read_candidate(text: str, ran: ConfiguredPolicy) -> tuple[str, ConfiguredPol
         except UnicodeDecodeError:
             raise PolicyError(f"{text} is no TOML file: it is not text in UTF-8") from None
         candidate = Path(text).stem, ConfiguredPolicy(ran.profile, override)
-    broken = violation(candidate[1])
-    if broken:
+    if broken := violation(candidate[1]):
         raise PolicyError(f"{text}: {broken}")
     return candidate
 

@@ -153,8 +153,7 @@ class History:
         records: list[TopicHistory] = []
         for index, name in enumerate(names):
             for life in topic_lives(layouts.get(index, [])):
-                span = self._span(name, life)
-                if span is None:
+                if (span := self._span(name, life)) is None:
                     continue
                 begin, end, announced = span
                 counted_from = max(begin, self.began_at)
@@ -191,8 +190,7 @@ class History:
         current = [shown for shown in life.layouts if shown.at <= max(begin, first)][-1]
         later = [shown for shown in life.layouts if current.at < shown.at < end]
         announced = [current._replace(at=begin), *later]
-        override = self.namespaces.get(namespace)
-        if override is not None:
+        if (override := self.namespaces.get(namespace)) is not None:
             announced = [shown._replace(layout=_with(shown.layout, override)) for shown in announced]
         return begin, end, announced
 
@@ -255,8 +253,7 @@ def open_history(
     recorded_from = max(
         -(-(first - phase) // step_ms) * step_ms + phase, begin - WARM_TICKS * tick_ms // step_ms * step_ms
     )
-    loads = _spill(lake, folder, parts, recorded_from, end, progress)
-    if not loads:
+    if not (loads := _spill(lake, folder, parts, recorded_from, end, progress)):
         raise NoHistory(
             f"no load of {len(names)} topics is on record between {utc_text(begin)} and {utc_text(end)}: do brokers "
             "report, and are their segments those of the layouts?"

@@ -148,8 +148,7 @@ def _agreement(then: Sequence[tuple[int, str, str, str]], now: Sequence[tuple[in
         left.setdefault(bundle, []).append((minute, destination))
     matched = same_way = 0
     for minute, bundle, _, destination in then:
-        near = [candidate for candidate in left.get(bundle, []) if abs(candidate[0] - minute) <= WITHIN]
-        if near:
+        if near := [candidate for candidate in left.get(bundle, []) if abs(candidate[0] - minute) <= WITHIN]:
             best = min(near, key=lambda candidate: (candidate[1] != destination, abs(candidate[0] - minute)))
             left[bundle].remove(best)
             matched += 1

@@ -89,8 +89,7 @@ def _take(recorded: Recorded, kind: str, body: str, begin: int, with_partial: bo
         policies = BalancerPolicies.model_validate_json(body)
         if policies.unreadable is not None:
             return
-        previous = recorded.policies
-        if previous is not None:
+        if (previous := recorded.policies) is not None:
             recorded.policies_changed |= previous.model_copy(update={"at": 0}) != policies.model_copy(update={"at": 0})
         if previous is None or policies.at > previous.at:
             recorded.policies = policies

@@ -70,8 +70,7 @@ class _Parts:
 
 def fleet_of(recorded: Recorded) -> RecordedFleet:
     """Return the fleet. Raises `NoRecord`."""
-    reports = sorted(recorded.reports, key=lambda report: (report.at, report.broker))
-    if not reports:
+    if not (reports := sorted(recorded.reports, key=lambda report: (report.at, report.broker))):
         raise NoRecord("no report of a broker with all of its bundles is on record in that time")
     begin = reports[0].at // MINUTE_MS
     minutes = reports[-1].at // MINUTE_MS - begin + 1

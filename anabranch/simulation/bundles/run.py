@@ -143,8 +143,7 @@ class _Run:
 
     def _bury(self, live: Mapping[str, Broker], now: int) -> None:
         """Place the bundles of brokers that are gone; they had no owner until that was noticed."""
-        orphans = [bundle for bundle, broker in self.owner.items() if broker not in live]
-        if not orphans:
+        if not (orphans := [bundle for bundle, broker in self.owner.items() if broker not in live]):
             return
         self.reports = {name: data for name, data in self.reports.items() if name in live}
         self.published = {name: data for name, data in self.published.items() if name in live}

@@ -63,12 +63,7 @@ def _chart(report: dict[str, Any]) -> Figure:
         line = {"color": colour, "shape": "hv"}
         figure.add_trace(
             Scatter(
-                x=[moment(instant) for instant in times],
-                y=levels,
-                mode="lines",
-                line=line,
-                name=name,
-                legendgroup=name,
+                x=[moment(instant) for instant in times], y=levels, mode="lines", line=line, name=name, legendgroup=name
             ),
             row=1,
             col=1,

@@ -99,8 +99,7 @@ def read_sides(
         raise NothingToCompare(
             f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?"
         )
-    topics = [topic for topic in record.topics if wanted(topic)]
-    if not topics:
+    if not (topics := [topic for topic in record.topics if wanted(topic)]):
         raise NothingToCompare(f"no layout of such a topic is on record in {lake}: does a collector announce them?")
     replay = BucketReplay(AS_RECORDED, configured, doubts := _FirstFew(), **record.begun(topics))
     own = find_own(replay, (chunk.of_bucket(topics) for chunk in record.chunks(keep=True)), own_decisions(lake))
@@ -200,8 +199,7 @@ class _Reading:
         if status not in ("superseded", "rejected", "failed"):
             return
         for act in parts:
-            wanted = self._open.get(topic, {}).pop(act, None)
-            if wanted is not None:
+            if (wanted := self._open.get(topic, {}).pop(act, None)) is not None:
                 self._sides.ours.append(replace(wanted, ending=status, ended_at=now))  # type: ignore[arg-type]
 
     def end(self) -> Sides:
@@ -242,8 +240,7 @@ class _Reading:
         looked_at = looks[index] if index < len(looks) else None
         answered = self._said.get((acted_at, topic, act))
         answer, hot_since = answered or (self._answer(topic, act, acted_at), self._hot_since(topic, act[1]))
-        wanted = self._open.get(topic, {}).pop(act, None)
-        if wanted is None:
+        if (wanted := self._open.get(topic, {}).pop(act, None)) is None:
             self._sides.theirs.append(Done(topic, *act, acted_at, answer, looked_at, hot_since))
         elif wanted.at > acted_at:
             # Decided, but not in the lake before they did it.

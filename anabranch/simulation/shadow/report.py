@@ -80,8 +80,7 @@ def _side(
 
 
 def _spread(values: Iterable[float]) -> dict[str, Any]:
-    ordered = sorted(values)
-    if not ordered:
+    if not (ordered := sorted(values)):
         return {"count": 0, "median": None, "max": None, "total": 0.0}
     return {
         "count": len(ordered),

@@ -135,8 +135,7 @@ def actions_in(
         elif before is not None and segment.segment_id >= before.next_segment_id:
             orphans.setdefault(segment.created_at_epoch, []).append(segment)
     for children in orphans.values():
-        origins = _origins(children, before.active if before is not None else ())
-        if origins:
+        if origins := _origins(children, before.active if before is not None else ()):
             by_parents[origins] = [child.segment_id for child in children]
     for parents, ids in by_parents.items():
         created_at = min(layout.segments[child].created_at_ms for child in ids)

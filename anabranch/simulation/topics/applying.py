@@ -77,8 +77,7 @@ class Applier:
         state = self._rows
         decided = state.waiting.pop(row, [])
         since = now - self._delay_steps * state.step_ms
-        later = [decision for decision in decided if decision[1] > since]
-        if later:
+        if later := [decision for decision in decided if decision[1] > since]:
             state.waiting[row], state.open[row] = later, Open.IN_FLIGHT
             decided_step = (later[0][1] - state.began_at) // state.step_ms
             state.next[Event.APPLY, row] = decided_step + self._delay_steps
@@ -148,9 +147,7 @@ class Applier:
         olds = state.ints[rows * state.room + slot]
         neighbours = state.ints[rows * state.room + np.minimum(slot + 1, state.room - 1)]
         depths = np.where(
-            is_split,
-            kept_depths(olds, now),
-            np.maximum(kept_depths(olds, now), kept_depths(neighbours, now)) + 1,
+            is_split, kept_depths(olds, now), np.maximum(kept_depths(olds, now), kept_depths(neighbours, now)) + 1
         )
         max_buckets = state.policies.max_buckets[state.policy[rows]]
         reversals, pruned = [], []

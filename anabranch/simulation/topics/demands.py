@@ -12,15 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anabranch.simulation.topics.timeline import (
-    STEP_MS,
-    ConsumersFrom,
-    Floats,
-    Ints,
-    Timeline,
-    Window,
-    even_slices,
-)
+from anabranch.simulation.topics.timeline import STEP_MS, ConsumersFrom, Floats, Ints, Timeline, Window, even_slices
 from decisions.topic.layout import SegmentLayout
 
 STEPS = 6 * 3_600_000 // STEP_MS

@@ -60,8 +60,7 @@ def lines_of_lake(
         for row in zip(*(rows[name].to_pylist() for name in _LOAD_COLUMNS), strict=True):
             rows_by_time.append((millis(row[6]), 1, row[7], row[8], row))
     rows_by_time = sorted(
-        (ordered for ordered in rows_by_time if end is None or ordered[0] < end),
-        key=lambda ordered: ordered[:4],
+        (ordered for ordered in rows_by_time if end is None or ordered[0] < end), key=lambda ordered: ordered[:4]
     )
     if rows_by_time and begin > rows_by_time[-1][0]:
         last = _EPOCH + timedelta(milliseconds=rows_by_time[-1][0])

@@ -39,14 +39,7 @@ class ShapedDemand:
     """Demand of `topics` topics of one shape; `peak` in messages per second of a topic."""
 
     def __init__(
-        self,
-        shape: Shape,
-        topics: int,
-        hours: float,
-        *,
-        began_at: int = 0,
-        peak: float = 40_000.0,
-        seed: int = 1,
+        self, shape: Shape, topics: int, hours: float, *, began_at: int = 0, peak: float = 40_000.0, seed: int = 1
     ) -> None:
         random = np.random.default_rng(seed)
         self.topics = [f"topic://simulated/{shape}/t{number:04d}" for number in range(topics)]

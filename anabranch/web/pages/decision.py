@@ -199,8 +199,7 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[DecisionStep], SafeguardAct 
         steps.append(DecisionStep(wait["at"], f"waits for: {wait['brake']}", wait["reason"], "warn"))
     reader = BrakeReader(lake)
     reader.read()
-    verdict = reader.acts.verdict_on(identity)
-    if verdict is not None:
+    if (verdict := reader.acts.verdict_on(identity)) is not None:
         done = "approved" if verdict.kind == "approve" else "rejected"
         kind = "good" if verdict.kind == "approve" else "bad"
         steps.append(DecisionStep(verdict.at, done, f"by {verdict.actor}: {verdict.reason}", kind))

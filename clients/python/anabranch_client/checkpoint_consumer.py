@@ -227,8 +227,7 @@ class CheckpointConsumer:
         self._ends.pop(id, None)
 
     def _follow_layout(self) -> None:
-        layout = self._watch.layout
-        if layout is None:
+        if (layout := self._watch.layout) is None:
             raise (self._watch.error or TopicRemoved(self._frontier.layout.topic)).with_traceback(None)
         if layout.created_at_ms != self._frontier.layout.created_at_ms:
             raise TopicRemoved(layout.topic)

@@ -171,8 +171,7 @@ def _send_in_time(send: weakref.WeakMethod[Callable[[], None]], wake: threading.
         if wake.is_set():
             wake.clear()
             time.sleep(seconds)
-        call = send()
-        if call is None:
+        if (call := send()) is None:
             return
         call()
         del call

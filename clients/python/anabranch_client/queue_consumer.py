@@ -123,11 +123,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
     """Unordered consumer with individual acknowledgement; `close` it, or use it as a context manager."""
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        topic: str,
-        subscription: str,
-        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
+        self, config: Mapping[str, Any], topic: str, subscription: str, max_unacknowledged: int = MAX_UNACKNOWLEDGED
     ) -> None:
         """Wait for the layout. `config`: confluent-kafka's, and a controller's URL. Raises `AnabranchError`."""
         super().__init__()
@@ -193,8 +189,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
 
     def _follow_layout(self) -> None:
         """Begin with the segments of the newest layout, and leave those that are read or pruned."""
-        layout = self._watch.layout
-        if layout is None:
+        if (layout := self._watch.layout) is None:
             raise (self._watch.error or TopicRemoved(self.topic)).with_traceback(None)
         ended = [name for name, reader in self._readers.items() if reader.has_ended]
         if layout is self._layout and not ended:
@@ -230,8 +225,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
         sources = [self._repeated_messages, self._next_messages]
         if self._is_new_turn:
             sources.reverse()
-        messages = sources[0](limit)
-        if messages:
+        if messages := sources[0](limit):
             self._is_new_turn = not self._is_new_turn
             return messages
         return sources[1](limit)
@@ -254,8 +248,7 @@ class QueueConsumer(SegmentConsumer[QueueReader]):
             batch = reader.batches[0]
             window, offsets = reader.window_of(batch.lease), batch.offsets[batch.delivered : batch.delivered + limit]
             oldest = window.position if len(window) else offsets[0]
-            offsets = offsets[: bisect_left(offsets, oldest + self._most)]
-            if not offsets:
+            if not (offsets := offsets[: bisect_left(offsets, oldest + self._most)]):
                 continue
             window.deliver(offsets)
             first, batch.delivered = batch.delivered, batch.delivered + len(offsets)

@@ -39,12 +39,7 @@ PAUSE_SECONDS = 1.0
 COMMIT_SECONDS = 0.1
 """Shortest time between two commits of a reader, unless someone waits for them."""
 FENCED = frozenset(
-    {
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError._FENCED,
-    }
+    {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED}
 )
 """Answers of Kafka to the commit of a member that has lost the segment."""
 FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
@@ -298,8 +293,7 @@ class SegmentReader:
 
     def _end_lease(self) -> bool:
         """End the lease; return whether there was one."""
-        had_lease = self.is_owner
-        if had_lease:
+        if had_lease := self.is_owner:
             self.unstored |= self.has_uncommitted
             self.lease += 1
             self.is_owner = False

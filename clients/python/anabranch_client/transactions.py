@@ -81,8 +81,7 @@ class TransactionalProducer:
         """Begin a transaction. Raises `TopicRemoved`, `ProducerFenced`."""
         if self._is_closed:
             raise ClientClosed(f"the producer of {self.topic} is closed: create another one")
-        layout = self._watch.layout
-        if layout is None:
+        if (layout := self._watch.layout) is None:
             raise (self._watch.error or TopicRemoved(self.topic)).with_traceback(None)
         try:
             self._kafka.begin_transaction()

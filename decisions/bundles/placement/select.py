@@ -30,8 +30,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 def select_broker(cluster: ClusterView, bundle: str) -> str | None:
     """The broker for a bundle, or None when there is none."""
     conf = cluster.configuration
-    forced = cluster.snapshot.affinity.get(bundle)
-    if forced is not None:
+    if (forced := cluster.snapshot.affinity.get(bundle)) is not None:
         return forced
     allowed = candidates.isolated_brokers(cluster, bundle, cluster.reports)
     if not cluster.account.passes(
@@ -62,11 +61,9 @@ def select_broker(cluster: ClusterView, bundle: str) -> str | None:
 
 def assign_bundle(cluster: ClusterView, bundle: str) -> str | None:
     """Place a bundle that nobody owns where it was preallocated, or on a new broker, and remember that."""
-    preallocated = cluster.preallocated_to(bundle)
-    if preallocated is not None:
+    if (preallocated := cluster.preallocated_to(bundle)) is not None:
         return preallocated
-    chosen = select_broker(cluster, bundle)
-    if chosen is not None:
+    if (chosen := select_broker(cluster, bundle)) is not None:
         data = cluster.bundles.get(bundle, DEFAULT_BUNDLE)
         cluster.give(chosen, bundle, data)
     return chosen

@@ -15,8 +15,7 @@ from decisions.bundles.projection import load_of, mean_load, move_bundle, projec
 
 def select_least_long_term(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """LeastLongTermMessageRate (default up to 4.x): lowest long-term rate; overloaded is infinite."""
-    scores = {broker: _score_broker(cluster, broker) for broker in brokers}
-    if not scores:
+    if not (scores := {broker: _score_broker(cluster, broker) for broker in brokers}):
         return None
     least = min(scores.values())
     return cluster.account.choice(bundle, [broker for broker, score in scores.items() if score == least])
@@ -40,8 +39,7 @@ def select_least_projected(cluster: ClusterView, bundle: str, brokers: list[str]
     the broker reports the bundle. Where no candidate has a known usage, any of them is chosen, and nothing remembered.
     """
     projected = project_loads(cluster)
-    candidates = [projected[name] for name in brokers if name in projected]
-    if not candidates:
+    if not (candidates := [projected[name] for name in brokers if name in projected]):
         return cluster.account.choice(bundle, brokers) if brokers else None
     data = cluster.bundles.get(bundle)
     load = load_of(data.short_term_data) if data else mean_load(projected.values())

@@ -23,8 +23,7 @@ def shed_average(cluster: ClusterView) -> dict[str, list[str]]:
             for broker in (low, high):
                 cluster.memory.hits_low.pop(broker, None)
                 cluster.memory.hits_high.pop(broker, None)
-            bundles = _pick_bundles(cluster, low, high)
-            if bundles:
+            if bundles := _pick_bundles(cluster, low, high):
                 picked.setdefault(high, []).extend(bundles)
     return picked
 

@@ -15,8 +15,7 @@ from decisions.bundles.gates import BundleGate
 def shed_deviation(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker; where each goes is in the plan."""
     bundle_loads = cluster.snapshot.deviation_loads
-    loads = {broker: sum(bundle_loads.get(broker, {}).values()) for broker in cluster.reports}
-    if not loads:
+    if not (loads := {broker: sum(bundle_loads.get(broker, {}).values()) for broker in cluster.reports}):
         return {}
     mean = sum(loads.values()) / len(loads)
     deviation = sqrt(sum((load - mean) ** 2 for load in loads.values()) / len(loads))

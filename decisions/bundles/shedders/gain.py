@@ -84,8 +84,7 @@ def _best_moves(
             break
         if not account.measured(BundleGate.MOVES_PER_CYCLE, len(decisions), "<", most, source.name):
             break
-        best = _best_move(cluster, source, ordered, movable[source.name])
-        if best is None:
+        if (best := _best_move(cluster, source, ordered, movable[source.name])) is None:
             givers.discard(source.name)
             continue
         bundle, destination = best
@@ -179,8 +178,7 @@ def _permitted_brokers(cluster: ClusterView, bundle: str, source: str) -> set[st
 
 def _find_permitted(cluster: ClusterView, bundle: str, source: str) -> set[str]:
     account = cluster.account
-    forced = cluster.snapshot.affinity.get(bundle)
-    if forced is not None:
+    if (forced := cluster.snapshot.affinity.get(bundle)) is not None:
         return {forced}
     if cluster.configuration.extensible:
         brokers = transfer.filter_brokers(cluster, bundle)

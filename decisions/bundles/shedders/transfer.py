@@ -69,8 +69,7 @@ def _bytes(cluster: ClusterView, broker: str) -> float:
 
 def shed_transfers(cluster: ClusterView) -> TransferOutcome:
     """The transfers of one cycle, or why there are none."""
-    skip = _unfit_reason(cluster)
-    if skip is not None:
+    if (skip := _unfit_reason(cluster)) is not None:
         return TransferOutcome([], "Skip", skip)
     loads = _statistics(cluster)
     average, deviation = loads.average, loads.deviation
@@ -181,8 +180,7 @@ def _transfers(cluster: ClusterView, loads: _Loads) -> tuple[list[BundleDecision
     while loads.bottom < loads.top:
         if not account.measured(BundleGate.BROKERS_PER_CYCLE, loads.shed, "<", most, loads.ordered[loads.top]):
             break
-        reason = _reason_to_move(cluster, loads)
-        if reason is None:
+        if (reason := _reason_to_move(cluster, loads)) is None:
             break
         high, low = loads.ordered[loads.top], loads.ordered[loads.bottom]
         loads.top -= 1

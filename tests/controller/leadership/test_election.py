@@ -105,9 +105,7 @@ def test_lost_session_yields_to_another_candidate(zookeeper_place: Place) -> Non
         one.commit(Check(PATH, old.version), Put("/topics/orders/layout", b"{}"))
 
 
-def test_session_change_ends_leading_before_callback(
-    zookeeper_place: Place,
-) -> None:
+def test_session_change_ends_leading_before_callback(zookeeper_place: Place) -> None:
     store = zookeeper_place.open()
     held = threading.Event()
 

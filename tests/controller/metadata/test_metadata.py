@@ -308,9 +308,7 @@ def test_callbacks_may_use_the_store(store: MetadataStore) -> None:
     wait_until(lambda: store.get("/answer/1"))
 
 
-def test_appended_names_follow_commit_order(
-    place: Place,
-) -> None:
+def test_appended_names_follow_commit_order(place: Place) -> None:
     """An append commits with the rest or not at all."""
     store = place.open()
     for number in range(12):

@@ -64,9 +64,7 @@ class Interrupted(ZooKeeperStore):
         return super()._send(steps, look, ephemeral)
 
 
-def test_second_client_sees_writes_and_versions(
-    stores: Callable[[], ZooKeeperStore],
-) -> None:
+def test_second_client_sees_writes_and_versions(stores: Callable[[], ZooKeeperStore]) -> None:
     first, second = stores(), stores()
     seen: list[tuple[str, ChangeKind]] = []
     second.watch("/a", lambda path, kind: seen.append((path, kind)))
@@ -150,9 +148,7 @@ def test_calls_fail_soon_and_recover_with_server(
     wait_until(lambda: ("/after", ChangeKind.CREATED) in seen)
 
 
-def test_watch_survives_session_and_reports_changes(
-    stores: Callable[[], ZooKeeperStore],
-) -> None:
+def test_watch_survives_session_and_reports_changes(stores: Callable[[], ZooKeeperStore]) -> None:
     store, other = stores(), stores()
     other.put("/w/changes", b"1")
     other.put("/w/goes", b"1")
@@ -258,9 +254,7 @@ def test_watches_of_idle_nodes_leave_nothing(
     wait_until(lambda: kept)
 
 
-def test_watch_after_removed_one_hears_everything(
-    stores: Callable[[], ZooKeeperStore],
-) -> None:
+def test_watch_after_removed_one_hears_everything(stores: Callable[[], ZooKeeperStore]) -> None:
     store, other = stores(), stores()
     store.put("/w", b"0")
     for number in range(100):
@@ -275,9 +269,7 @@ def test_watch_after_removed_one_hears_everything(
         watch.cancel()
 
 
-def test_large_removals_split_and_large_commit_safe(
-    stores: Callable[[], ZooKeeperStore],
-) -> None:
+def test_large_removals_split_and_large_commit_safe(stores: Callable[[], ZooKeeperStore]) -> None:
     """A commit that is too large harms nothing."""
     store = stores()
     check = Check("/held", store.put("/held", b""))

@@ -232,10 +232,7 @@ def test_segment_stays_as_long_as_its_parent(tmp_path: Path) -> None:
         node.service.split_segment(topic, 0)
         node.service.split_segment(topic, 1)
         assert prune(node) == 0
-        assert reasons(node, topic) == {
-            0: "the subscription s has 1 messages of it to read",
-            1: "its parent 0 is kept",
-        }
+        assert reasons(node, topic) == {0: "the subscription s has 1 messages of it to read", 1: "its parent 0 is kept"}
         segments.left = {}
         assert set(reasons(node, topic).values()) == {"it is removed in the next round"}
         assert prune(node) == 2

@@ -125,8 +125,7 @@ def test_random_walk_keeps_layout_whole(pruning: RunningController) -> None:
             assert events[-1].layout == self.layout
 
     run_state_machine_as_test(
-        Walk,
-        settings=examples(10, stateful_step_count=40, suppress_health_check=list(HealthCheck)),
+        Walk, settings=examples(10, stateful_step_count=40, suppress_health_check=list(HealthCheck))
     )
 
 
@@ -138,9 +137,7 @@ def test_pruning_is_off_with_a_negative_retention(controller: RunningController,
     assert len(controller.client.get(f"/admin/v2/scalable/{namespace}/t").json()["segments"]) == 3
 
 
-def test_expired_sealed_segments_pruned_together(
-    pruning: RunningController,
-) -> None:
+def test_expired_sealed_segments_pruned_together(pruning: RunningController) -> None:
     path = "/admin/v2/scalable/acme/prune/t"
     pruning.client.put(path)
     for segment in (0, 1, 2):

@@ -107,9 +107,7 @@ def test_configured_namespace_cannot_be_deleted(namespaces: tuple[Namespaces, Ow
         found.delete("acme/shop")
 
 
-def test_inherited_policy_without_topics_removable(
-    namespaces: tuple[Namespaces, OwnedStore],
-) -> None:
+def test_inherited_policy_without_topics_removable(namespaces: tuple[Namespaces, OwnedStore]) -> None:
     found, store = namespaces
     with store.write_policy() as transaction:
         transaction.set_namespace_policy("old/one", SHORT)

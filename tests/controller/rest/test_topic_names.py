@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from anabranch.auth.spelling import MAX_DECODINGS
 from anabranch.controller.errors import BadRequest, ControllerError, PreconditionFailed
-from anabranch.controller.topic_names import (
-    canonical_segment,
-    namespace_of_path,
-    plain_name,
-    topic_of_path,
-)
+from anabranch.controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
 from schemas.base import TOPIC_PATTERN
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)

@@ -72,9 +72,7 @@ def run(test: Callable[[Scene], object], monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(whole())
 
 
-def test_idle_checks_back_off_to_15_minutes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_idle_checks_back_off_to_15_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         scene.found = lambda number: reading(7)
         scene.looks.changed(KEY)
@@ -88,9 +86,7 @@ def test_idle_checks_back_off_to_15_minutes(
     run(test, monkeypatch)
 
 
-def test_active_checks_stay_frequent_to_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_active_checks_stay_frequent_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         scene.found = lambda number: reading(100 - number) if number < 20 else DrainLook(frozenset({0}), False, 0, True)
         scene.looks.changed(KEY)
@@ -118,9 +114,7 @@ def test_unanswered_check_repeated_when_kafka_returns(monkeypatch: pytest.Monkey
     run(test, monkeypatch)
 
 
-def test_checks_pause_while_kafka_is_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_checks_pause_while_kafka_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         scene.answers = False
         scene.found = lambda number: reading(3, answered=scene.answers)
@@ -140,9 +134,7 @@ def test_checks_pause_while_kafka_is_away(
     run(test, monkeypatch)
 
 
-def test_unanswered_rare_check_repeated_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unanswered_rare_check_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         scene.found = lambda number: reading(7, answered=number < 12)
         waited = []

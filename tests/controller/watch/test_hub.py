@@ -222,9 +222,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_random_steps_reach_newest_epoch_upwards(
-    order: list[tuple[str, int | None]],
-) -> None:
+def test_random_steps_reach_newest_epoch_upwards(order: list[tuple[str, int | None]]) -> None:
     async def scenario() -> None:
         store = Store(first=update(0))
         hub = WatchHub(store.load)

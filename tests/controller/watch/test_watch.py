@@ -117,10 +117,7 @@ def test_bad_epoch_is_400_and_missing_topic_404(controller: RunningController, p
 
 
 def test_the_stream_ends_with_the_topic_and_says_so(controller: RunningController, path: str) -> None:
-    with (
-        events(f"{controller.url}{path}/watch") as stream,
-        socket_at(f"{controller.url}{path}/watch") as connection,
-    ):
+    with events(f"{controller.url}{path}/watch") as stream, socket_at(f"{controller.url}{path}/watch") as connection:
         stream.next()
         connection.recv(30)
         controller.client.delete(path)
@@ -209,10 +206,7 @@ def test_slow_client_cut_off_while_others_go_on(tmp_path: Any) -> None:
     with run_controller(tmp_path / "layouts.db") as running:
         path = "/admin/v2/scalable/a/b/t"
         running.client.put(f"{path}?numInitialSegments=500")
-        with (
-            closing(socket.socket()) as stalled,
-            events(f"{running.url}{path}/watch") as stream,
-        ):
+        with closing(socket.socket()) as stalled, events(f"{running.url}{path}/watch") as stream:
             stream.next()
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stalled.connect(("127.0.0.1", running.client.base_url.port))
@@ -233,10 +227,7 @@ def test_a_stop_ends_all_sessions_at_once(tmp_path: Any) -> None:
         path = "/admin/v2/scalable/a/b/t"
         running.client.put(path)
         watcher: LayoutWatcher = running.watcher
-        with (
-            events(f"{running.url}{path}/watch") as stream,
-            socket_at(f"{running.url}{path}/watch") as connection,
-        ):
+        with events(f"{running.url}{path}/watch") as stream, socket_at(f"{running.url}{path}/watch") as connection:
             stream.next()
             connection.recv(30)
             running.stop()

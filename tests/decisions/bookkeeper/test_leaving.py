@@ -182,10 +182,7 @@ def test_rollback_closes_a_day_after_promotion() -> None:
 def test_irrecoverable_data_left_only_when_accepted() -> None:
     world = done()
     lost = [one for one in world.ledgers["new"] if one.id != 3]
-    world = changed(
-        world,
-        ledgers={"old": [one for one in world.ledgers["old"] if one.id != 3], "new": lost},
-    )
+    world = changed(world, ledgers={"old": [one for one in world.ledgers["old"] if one.id != 3], "new": lost})
     answer = asked(world, "rollback", dry_run=False)
     assert (answer.gate, [(one.object, one.ledger) for one in answer.losses]) == ("nothing-lost", [(CURSOR, 3)])
     assert asked(world, "rollback", dry_run=False, accept_loss=True).action == "rollback"

@@ -102,10 +102,7 @@ def test_precheck_needs_the_target_beyond_the_source(generators: tuple[Generator
 def test_id_known_only_from_ledgers_counts() -> None:
     world = before_switch(
         ledgers={"old": [ledger(1), ledger(50)], "new": []},
-        generators={
-            "old": Generators(short=10),
-            "new": Generators(short=20),
-        },
+        generators={"old": Generators(short=10), "new": Generators(short=20)},
     )
     answer = asked(world, "precheck", target="new")
     assert answer.precheck is not None
@@ -348,13 +345,7 @@ def test_cursor_rolled_over_to_target_left_alone() -> None:
 def test_stamp_of_other_ledger_says_nothing() -> None:
     rolled = cursor(4, stamp="new:3")
     world = in_switch(
-        before_switch(
-            cursors=[rolled],
-            ledgers={
-                "old": [ledger(1), ledger(2), ledger(3), ledger(4)],
-                "new": [],
-            },
-        )
+        before_switch(cursors=[rolled], ledgers={"old": [ledger(1), ledger(2), ledger(3), ledger(4)], "new": []})
     )
     resolved = {one.ledger: (one.cluster, one.how) for one in asked(world, "resolve").attributions}
     assert resolved[4] == ("old", "bootstrap")

@@ -22,11 +22,7 @@ def bundle(number: int, namespace: str = "t/n") -> str:
 def broker(first: int, loads: list[float], cpu: float = 0.0, rates: list[float] | None = None, **more: Any) -> Any:
     """A broker with a bundle for each throughput (MiB/s), numbered from `first`; cpu in percent."""
     stats = {
-        bundle(first + index): {
-            "msgThroughputIn": load * MIB,
-            "msgRateIn": rates[index] if rates else 0.0,
-            "topics": 5,
-        }
+        bundle(first + index): {"msgThroughputIn": load * MIB, "msgRateIn": rates[index] if rates else 0.0, "topics": 5}
         for index, load in enumerate(loads)
     }
     return {"cpu": {"usage": cpu, "limit": 100.0}, "lastStats": stats} | more

@@ -54,14 +54,7 @@ def extensible(cluster: Owned, minute: int = 0, **more: Any) -> dict[str, Any]:
         top[name] = {
             "topBundlesLoadData": [{"bundleName": one, "stats": {"msgRateIn": load * 1000}} for one, load in ordered]
         }
-    return {
-        "family": "bundles",
-        "profile": "default",
-        "now": now,
-        "brokerLoadData": loads,
-        "topBundles": top,
-        **more,
-    }
+    return {"family": "bundles", "profile": "default", "now": now, "brokerLoadData": loads, "topBundles": top, **more}
 
 
 def moves(found: BundleAnswer) -> list[tuple[str, str | None, str | None]]:

@@ -88,11 +88,7 @@ def test_isolated_namespace_uses_its_primaries_only():
 
 
 def test_anti_affinity_spreads_over_domains_first():
-    brokers = {
-        "a": broker(0, []) | {"bundles": [bundle(1, "t/m")]},
-        "b": broker(10, []),
-        "c": broker(20, []),
-    }
+    brokers = {"a": broker(0, []) | {"bundles": [bundle(1, "t/m")]}, "b": broker(10, []), "c": broker(20, [])}
     groups = {"t/n": "Group", "t/m": "group"}
     assert placed(brokers, antiAffinityGroups=groups).ties[0].brokers == ["b", "c"]
     domains = {"one": {"brokers": ["a", "b"]}, "two": {"brokers": ["c"]}}

@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 
 from decisions.bundles.averages import add_sample
 from decisions.bundles.boundaries import ALGORITHMS, bundle_range, split_boundaries
-from decisions.bundles.configuration import (
-    DEFAULTS,
-    PLACEMENTS,
-    PROFILES,
-    SHEDDERS,
-    Configuration,
-    ConfigurationError,
-)
+from decisions.bundles.configuration import DEFAULTS, PLACEMENTS, PROFILES, SHEDDERS, Configuration, ConfigurationError
 from decisions.bundles.fixes import FIXES
 from decisions.bundles.numbers import java_int, to_float32, wrapped_sum
 from schemas.bundles import BundleAnswer, HashedTopicLoad, TimeAverageMessageData, TopicLoad

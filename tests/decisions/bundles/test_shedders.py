@@ -92,20 +92,14 @@ def test_reading_above_limit_left_out_of_usage():
 
 
 def test_highest_message_rate_sheds_difference_share():
-    brokers = {
-        "a": broker(0, [1, 1, 1], rates=[8000, 1500, 500]),
-        "b": broker(10, [1], rates=[1000]),
-    }
+    brokers = {"a": broker(0, [1, 1, 1], rates=[8000, 1500, 500]), "b": broker(10, [1], rates=[1000])}
     answered = answer(cluster(brokers, "UniformLoadShedder"))
     assert answered.selected == {"a": [bundle(1), bundle(2)]}, "1800 needed; a bundle may be 1000 larger than the need"
     assert failing(answered, "fits-what-is-needed") == [("a", bundle(0))]
 
 
 def test_throughput_counts_where_rates_are_equal():
-    brokers = {
-        "a": broker(0, [10, 40, 50], rates=[100, 100, 100]),
-        "b": broker(10, [10], rates=[300]),
-    }
+    brokers = {"a": broker(0, [10, 40, 50], rates=[100, 100, 100]), "b": broker(10, [10], rates=[300])}
     answered = answer(cluster(brokers, "UniformLoadShedder"))
     assert answered.selected == {"a": [bundle(0)]}, "18 MiB/s needed"
 

@@ -160,10 +160,7 @@ def test_uniform_shedder_skips_idle_bundles_as_upstream(settings):
         return {"msgRateIn": thousands * 1000, "msgThroughputIn": thousands * MIB}
 
     busy = {f"broker-1-bundle-{index}": load(amount) for index, amount in enumerate([60, 20, 20, 0, 0])}
-    brokers = {
-        "broker0": load(10) | {"bundles": ["broker-0-bundle-0"]},
-        "broker1": load(100) | {"bundles": list(busy)},
-    }
+    brokers = {"broker0": load(10) | {"bundles": ["broker-0-bundle-0"]}, "broker1": load(100) | {"bundles": list(busy)}}
     limits = {"maxUnloadBundleNumPerShedding": 5, "maxUnloadPercentage": 0.5}
     picked = selected(
         "UniformLoadShedder", brokers, known(busy | {"broker-0-bundle-0": load(10)}), configuration=limits | settings

@@ -127,10 +127,7 @@ def test_topic_count_is_cut_as_upstream():
         pytest.param(1, [1, 2], None, id="testTotalTopicsSizeLessThan1"),
         pytest.param(2, [], None, id="testSpecifiedPositionsLessThan1"),
         pytest.param(
-            2,
-            [0, 1, 100, 200, 500, 800, 1000, 1100],
-            [100, 200, 500, 800],
-            id="testAlgorithmReturnCorrectResult",
+            2, [0, 1, 100, 200, 500, 800, 1000, 1100], [100, 200, 500, 800], id="testAlgorithmReturnCorrectResult"
         ),
     ],
 )

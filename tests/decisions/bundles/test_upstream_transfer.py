@@ -132,10 +132,7 @@ HUGE = (1e9, 1e9)
             id="testLoadMoreThan100",
         ),
         pytest.param(
-            {
-                "usages": {1: 10, 2: 1000},
-                "loads": {1: (1e6, 2e6, 3e6, 4e6, 5e6), 2: (1e8, 1.8e8, 2.2e8, 2.5e8, 2.5e8)},
-            },
+            {"usages": {1: 10, 2: 1000}, "loads": {1: (1e6, 2e6, 3e6, 4e6, 5e6), 2: (1e8, 1.8e8, 2.2e8, 2.5e8, 2.5e8)}},
             (5.05, 4.95),
             {("2a", "1"), ("2b", "1"), ("2c", "1"), ("1a", "2"), ("1b", "2"), ("1c", "2"), ("1d", "2")},
             id="testUnloadBundlesGreaterThanTargetThroughput",

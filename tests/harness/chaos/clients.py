@@ -260,12 +260,7 @@ class Watcher:
                 await asyncio.sleep(PAUSE_S)
 
 
-OPTIONS: dict[str, Any] = {
-    "open_timeout": TIMEOUT_S,
-    "ping_interval": 1,
-    "ping_timeout": TIMEOUT_S,
-    "close_timeout": 1,
-}
+OPTIONS: dict[str, Any] = {"open_timeout": TIMEOUT_S, "ping_interval": 1, "ping_timeout": TIMEOUT_S, "close_timeout": 1}
 
 
 def ws(url: str, path: str) -> str:

@@ -79,10 +79,7 @@ class Collecting:
 
     def __init__(self, url: str, consumers: str = "attached", topics: int = TOPICS + 1) -> None:
         settings = load_settings(environment={}).collect.model_copy(
-            update={
-                "namespaces": ["public/default"],
-                "consumers": consumers,
-            }
+            update={"namespaces": ["public/default"], "consumers": consumers}
         )
         self._topics = topics
         self.samples, self._stop = Samples(), threading.Event()

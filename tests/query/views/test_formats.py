@@ -179,17 +179,7 @@ def test_wide_text_is_cut_at_the_width_of_a_cell(tmp_path):
 )
 def test_ascii_locale_is_no_fault(settings, utf8_mode, output, expected):
     """The delivered settings are UTF-8 text whatever Python takes the locale's encoding to be."""
-    command = [
-        sys.executable,
-        "-m",
-        "anabranch",
-        "-c",
-        settings,
-        "sql",
-        "SELECT chr(28450) AS x",
-        "--output",
-        output,
-    ]
+    command = [sys.executable, "-m", "anabranch", "-c", settings, "sql", "SELECT chr(28450) AS x", "--output", output]
     locale = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": utf8_mode, "PYTHONCOERCECLOCALE": "0"}
     environment = {**os.environ, **locale}
     ran = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=True)

@@ -338,9 +338,7 @@ def test_excess_frames_end_the_connection(strict: Edge) -> None:
         assert int.from_bytes(answer[2:4], "big") == 1009
 
 
-def test_oversized_message_ends_connection_early(
-    strict: Edge,
-) -> None:
+def test_oversized_message_ends_connection_early(strict: Edge) -> None:
     """The connection ends before the message is received whole."""
     with websocket(strict) as connection:
         connection.sendall(bytes([0x81, 0x80 | 127]) + (65_537).to_bytes(8, "big") + bytes(4) + b"x" * 1_000)

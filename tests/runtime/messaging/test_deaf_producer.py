@@ -106,9 +106,7 @@ def test_queued_messages_arrive_in_order_by_new_client(
         assert list(dict.fromkeys(values)) == expected, "all, in their order"
 
 
-def test_connected_client_not_replaced_while_stalled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connected_client_not_replaced_while_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connected client stays however long nothing is delivered."""
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
     producer, told = LastingProducer({**MOCK, "linger.ms": 1_000}), Deliveries()

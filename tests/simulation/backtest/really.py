@@ -145,15 +145,7 @@ def _sample(demand: Seeded, number: int, now_layout: SegmentLayout, now: int):
         )
     name = demand.topics[number]
     return record(
-        "segment-stats",
-        name,
-        {
-            "v": 1,
-            "topic": name,
-            "reporter": "broker-1",
-            "sampledAt": now,
-            "segments": segments,
-        },
+        "segment-stats", name, {"v": 1, "topic": name, "reporter": "broker-1", "sampledAt": now, "segments": segments}
     )
 
 
@@ -199,11 +191,7 @@ def main() -> None:
         "patient": ConfiguredPolicy(
             "default",
             json.dumps(
-                {
-                    "splitMsgRateInThreshold": 14000.0,
-                    "mergeMsgRateInThreshold": 500.0,
-                    "mergeWindowSeconds": 1200,
-                }
+                {"splitMsgRateInThreshold": 14000.0, "mergeMsgRateInThreshold": 500.0, "mergeWindowSeconds": 1200}
             ),
         ),
     }

@@ -20,17 +20,7 @@ from tests.engine.records import configured, layout, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
 from tests.examples import only_first
 from tests.harness.raw_rows import counts_of
-from tests.local.lake import (
-    ORDERS,
-    batch,
-    consumer_event,
-    layout_event,
-    layout_json,
-    load,
-    millis,
-    policy_event,
-    write,
-)
+from tests.local.lake import ORDERS, batch, consumer_event, layout_event, layout_json, load, millis, policy_event, write
 from tests.local.lake import at as at_second
 from tests.simulation.backtest.lakes import written_by_batch
 from tests.simulation.backtest.really import MINUTE, NOW, Seeded, really_run

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.simulation.backtest.demand import Loads, estimate_demand
-from anabranch.simulation.backtest.incarnations import (
-    Announced,
-    Told,
-    ToldConsumers,
-    actions_of,
-    lives_of,
-    topic_lives,
-)
+from anabranch.simulation.backtest.incarnations import Announced, Told, ToldConsumers, actions_of, lives_of, topic_lives
 from anabranch.simulation.topics.timeline import STEP_MS, ConsumersFrom
 from decisions.topic.layout import HASH_SPACE, LayoutError, SegmentLayout
 from tests.examples import examples

@@ -80,14 +80,7 @@ def test_cap_that_no_policy_meets_is_named():
 
 @pytest.mark.parametrize(
     ("hours", "over", "is_confirmed"),
-    [
-        (4, 1, True),
-        (4, 2, True),
-        (5, 2, True),
-        (6, 1, False),
-        (4, 3, False),
-        (None, None, None),
-    ],
+    [(4, 1, True), (4, 2, True), (5, 2, True), (6, 1, False), (4, 3, False), (None, None, None)],
 )
 def test_best_has_to_be_no_worse_in_unseen_time(hours, over, is_confirmed):
     today, best = tried(9, 9, name="today"), tried(3, 3, name="s1")
