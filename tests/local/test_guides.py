@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.docs.guides import HOME, Block, blocks
 from tests.docs.walking import Reader, reader
@@ -145,8 +146,15 @@ def test_checkpoint_is_rebuilt_as_written(tmp_path: Path, jars):
 
 
 def test_pulsar_is_shadowed_as_written(tmp_path: Path, jars, pulsar_jars):
+    events = tmp_path / "var/beside/lake/events"
+
+    def is_on_record() -> bool:
+        return DeltaTable.is_deltatable(str(events)) and bool(DeltaTable(events).to_pyarrow_table().num_rows)
+
     with reader(tmp_path, {"=true     # or": "=true --port 0     # or", "local.kafka": "local.kafka --port 0"}) as walk:
         for line in block_of("docs/pulsar.md", "python -m tests.harness.pulsar").commands:
+            if "shadow report" in line:
+                wait_until(is_on_record, 240, 0.5)
             walk.follow(line, deadline_s=240 if "shadow report" in line else 0)
 
 
