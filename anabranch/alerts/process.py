@@ -58,8 +58,8 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
         notifier.start()
     destinations = ", ".join(notifiers) or "nobody"
     ready(
-        f"alerts ready: {len(rules.rules)} rules every {evaluator.interval_seconds:g} s, {len(evaluator.alerts)} alerts "
-        f"on record, told to {destinations}"
+        f"alerts ready: {len(rules.rules)} rules every {evaluator.interval_seconds:g} s, {len(evaluator.alerts)} "
+        f"alerts on record, told to {destinations}"
     )
 
     def each(_: Evaluator) -> None:

@@ -185,7 +185,8 @@ _PAGE = """# Metrics
 
 Every long-running process answers on one port, `metrics_port` of its section: `[stream]`, `[executor]`, `[collect]`,
 `[controller]`, `[web]`, `[alerts]`, `[bookies]`; 0, the default, is off. A port that
-is taken ends the start with one line that says so. `[metrics] host` is loopback until another is set: whoever reaches the port reads the names of topics.
+is taken ends the start with one line that says so. `[metrics] host` is loopback until another is set: whoever reaches
+the port reads the names of topics.
 
 | path | answers |
 | --- | --- |
