@@ -11,6 +11,44 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (held || busy || (selected && !selected.isCollapsed && place.contains(selected.anchorNode))) event.preventDefault();
 });
 
+// A browser opens six connections to a server, for all its tabs: a tab that nobody sees gives its own back, and what it has
+// missed counts as a change.
+const streams = new Set();
+class Stream extends EventTarget {
+  constructor(address) {
+    super();
+    [this.address, this.readyState, this.source] = [address, EventSource.CONNECTING, null];
+    streams.add(this);
+    this.resume();
+  }
+  resume() {
+    if (document.hidden || this.source) return;
+    this.source = new EventSource(this.address);
+    this.source.addEventListener("changed", () => this.dispatchEvent(new Event("changed")));
+    this.source.onopen = (event) => this.onopen?.(event);
+    this.source.onerror = (event) => {
+      this.readyState = event.target.readyState;
+      if (this.readyState === EventSource.CLOSED) this.close(); // What it belongs to opens another one.
+      this.onerror?.(event);
+    };
+  }
+  pause() {
+    this.source?.close();
+    this.source = null;
+  }
+  close() {
+    this.pause();
+    streams.delete(this);
+  }
+}
+htmx.createEventSource = (address) => new Stream(address);
+document.addEventListener("visibilitychange", () => {
+  for (const stream of streams) {
+    if (document.hidden) stream.pause();
+    else { stream.resume(); stream.dispatchEvent(new Event("changed")); }
+  }
+});
+
 // The page's own server does not answer: said at the top until it does.
 let silentSince = null;
 for (const name of ["htmx:sendError", "htmx:timeout", "htmx:responseError"]) {

@@ -158,6 +158,23 @@ def test_open_page_tells_that_its_server_is_frozen(look, growing):
     page.until("executor", "#standing")
 
 
+def test_many_tabs_of_a_topic_leave_connections_to_the_next(look, story):
+    page = look(story)
+    page.open(topic(ORDERS))
+    first, opened = page.driver.current_window_handle, []
+    try:
+        for _ in range(7):
+            page.driver.switch_to.new_window("tab")
+            opened.append(page.driver.current_window_handle)
+            page.driver.get(page.base + topic(ORDERS))
+            page.until("Gate by gate")
+    finally:
+        for tab in opened:
+            page.driver.switch_to.window(tab)
+            page.driver.close()
+        page.driver.switch_to.window(first)
+
+
 HOSTILE = [
     "topic://acme/shop/<script>window.hostile=1</script>",
     "topic://acme/shop/\"'><img src=x onerror=window.hostile=1>",
