@@ -8,7 +8,7 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.exits import FOUND, Unreachable
-from anabranch.cli.reports import quantity
+from anabranch.query.wording import quantity
 from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS, REPLICAS, KafkaTopic
 from schemas.printable import printable
 
