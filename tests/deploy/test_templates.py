@@ -108,7 +108,8 @@ def test_switch_adds_and_removes_objects(helm, delivered, value, added, removed)
             "kafka.replicationFactor=1",
             "Job/x-setup",
             f"{POD}.containers.0.args.0",
-            "anabranch kafka create --replication-factor 1\nanabranch kafka check --replication-factor 1\nanabranch lake create",
+            "".join(f"anabranch kafka {verb} --replication-factor 1\n" for verb in ("create", "check"))
+            + "anabranch lake create",
         ),
         ("networkPolicy.egress[0].to[0].ipBlock.cidr=::/0", "NetworkPolicy/x", "spec.policyTypes.1", "Egress"),
         ("networkPolicy.egress=null", "NetworkPolicy/x", "spec.policyTypes", ["Ingress"]),
