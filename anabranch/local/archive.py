@@ -31,13 +31,22 @@ _SECONDS = {"spark": 20, "kafka": 5, "pulsar": 15}
 
 
 def ensure_archive(settings: Settings, name: str, say: Callable[[str], None]) -> None:
-    """Make the archive of `spark`, `kafka` or `pulsar` for this JVM and its jars unless it exists."""
+    """Make the archive of `spark`, `kafka` or `pulsar` for this JVM and its jars unless it exists.
+
+    Beside jars that only others may change, as in an image, starts stay as they are.
+    """
     jars = settings.path(settings.local.jars) / name
     archive = archive_of(jars)
     stamp, made_from = archive.with_suffix(".from"), _made_from(jars)
+    if _is_made(stamp, made_from) or not os.access(archive.parent, os.W_OK):
+        return
     with FileLock(archive.with_suffix(".lock")):
-        if not stamp.is_file() or stamp.read_text() != made_from:
+        if not _is_made(stamp, made_from):
             _make_archive(settings, jars, stamp, made_from, say)
+
+
+def _is_made(stamp: Path, made_from: str) -> bool:
+    return stamp.is_file() and stamp.read_text() == made_from
 
 
 def _make_archive(settings: Settings, jars: Path, stamp: Path, made_from: str, say: Callable[[str], None]) -> None:
@@ -83,7 +92,7 @@ def _made_from(folder: Path) -> str:
     pyspark = find_spec("pyspark") if folder.name == "spark" else None
     packages = (pyspark and pyspark.submodule_search_locations) or ()
     folders = [folder, *(Path(package, "jars") for package in packages)]
-    jars = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for each in folders for jar in each.glob("*.jar")]
+    jars = [f"{jar} {jar.stat().st_size} {int(jar.stat().st_mtime)}" for each in folders for jar in each.glob("*.jar")]
     return hashlib.sha256(version + "\n".join(sorted(jars)).encode()).hexdigest()
 
 

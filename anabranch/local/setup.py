@@ -57,6 +57,8 @@ def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: Non
     """Return the folder of a Pulsar 5, its V5 client and our programs, fetched at the first call (220 MB)."""
     folder = ensure_jar_folder(settings, "pulsar", say)
     programs = folder / PULSAR_PROGRAMS_JAR
+    if is_current(programs, _PULSAR_SOURCES):
+        return folder
     with FileLock(folder.with_suffix(".lock")):
         if not is_current(programs, _PULSAR_SOURCES):
             say("compiling the programs that talk to Pulsar's own classes (once) …")

@@ -40,6 +40,19 @@ def test_archive_remade_for_other_jvm_or_jars(settings, monkeypatch):
     assert len(said) == 2
 
 
+def test_jars_of_others_are_left_alone(settings, monkeypatch):
+    """As in an image, where the lock beside the jars cannot be made. Tests may run as root, who may write everywhere."""
+    said: list[str] = []
+    monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
+    monkeypatch.setattr(archive, "_run", writes_archive)
+    with monkeypatch.context() as read_only:
+        read_only.setattr(archive.os, "access", lambda folder, _: folder != spark_archive(settings).parent)
+        ensure_archive(settings, "spark", said.append)
+    assert not list(spark_archive(settings).parent.iterdir())
+    ensure_archive(settings, "spark", said.append)
+    assert len(said) == 1
+
+
 def test_archive_attempted_once_and_foreign_removed(settings, monkeypatch):
     said: list[str] = []
     spark_archive(settings).write_text("of another JVM")
