@@ -41,7 +41,7 @@ def test_archive_remade_for_other_jvm_or_jars(settings, monkeypatch):
 
 
 def test_jars_of_others_are_left_alone(settings, monkeypatch):
-    """As in an image, where the lock beside the jars cannot be made. Tests may run as root, who may write everywhere."""
+    """As in an image, where no lock can be made beside the jars. Tests may run as root, who may write everywhere."""
     said: list[str] = []
     monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
     monkeypatch.setattr(archive, "_run", writes_archive)
