@@ -1,10 +1,11 @@
-"""Log of a table in an object store: cheap checks for a next commit, commits whose answer was lost.
+"""Log of a table, read by commit: cheap checks for a next one in an object store, transactions, lost answers.
 
-Stage: under `lake.tables.OpenTable`, which uses it for local tables too; there it does nothing.
+Stage: under `lake.tables.OpenTable`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from lake.files import is_remote
 
 FULL_LOOK_SECONDS = 300.0
 """Longest time between looks by delta-rs: a log that was cleaned meanwhile lacks the next commit."""
+FOLLOWED = 10
+"""Most commits that are read one by one; more are left to delta-rs."""
 _MARK = "anabranch-commit"
 """Key of a commit's metadata: an id by which its writer knows it again."""
 
@@ -26,8 +29,8 @@ class RemoteLog:
     """The log of one table."""
 
     def __init__(self, table: DeltaTable) -> None:
-        """Reach the log, if the table is in an object store."""
-        self._store = DeltaStorageHandler(table.table_uri) if is_remote(table.table_uri) else None
+        """Reach the log."""
+        self._store, self._is_remote = DeltaStorageHandler(table.table_uri), is_remote(table.table_uri)
         self.note_look()
 
     def note_look(self) -> None:
@@ -40,16 +43,32 @@ class RemoteLog:
         One HEAD request. To see that nothing has changed delta-rs lists the log and asks for a checkpoint, at thirteen
         times the price.
         """
-        if self._store is None or _clock() >= self._full_look_at:
+        if not self._is_remote or _clock() >= self._full_look_at:
             return False
         try:
-            self._store.open_input_file(f"_delta_log/{version + 1:020}.json")
+            self._store.open_input_file(_commit_file(version + 1))
         except FileNotFoundError:
             return True
         except OSError:
             # The look that follows says what is wrong.
             return False
         return False
+
+    def transactions_of(self, first: int, last: int) -> dict[str, int] | None:
+        """Return the newest transactions in these commits; None if there are many, or one cannot be read."""
+        if last - first >= FOLLOWED:
+            return None
+        numbers = dict[str, int]()
+        for version in range(first, last + 1):
+            try:
+                lines = self._store.open_input_file(_commit_file(version)).read().splitlines()
+                for line in lines:
+                    if line.startswith(b'{"txn"'):
+                        transaction = json.loads(line)["txn"]
+                        numbers[transaction["appId"]] = transaction["version"]
+            except (OSError, ValueError, KeyError):
+                return None
+        return numbers
 
     @contextmanager
     def committing(self, table: DeltaTable, transactions: Mapping[str, int]) -> Iterator[CommitProperties]:
@@ -59,7 +78,7 @@ class RemoteLog:
         own commit for one of another writer. After a time-out or a reset connection it does not put again.
         """
         numbered = [Transaction(*transaction) for transaction in transactions.items()]
-        if self._store is None:
+        if not self._is_remote:
             yield CommitProperties(app_transactions=numbered)
             return
         mark, before = uuid4().hex, table.version()
@@ -70,6 +89,10 @@ class RemoteLog:
             commits = table.history(table.version() - before) if table.version() > before else []
             if mark not in [commit.get(_MARK) for commit in commits]:
                 raise
+
+
+def _commit_file(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
 def _clock() -> float:

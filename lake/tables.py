@@ -153,7 +153,7 @@ class OpenTable:
         self._table, self._opened_at = table, table.version()
         self._log = RemoteLog(table)
         self._transactions: tuple[int, dict[str, int | None]] = (-1, {})
-        """Version, and the newest transactions as of it: delta-rs reads the log again for each."""
+        """Version, and the newest transactions as of it: for each delta-rs reads the log since its last checkpoint."""
 
     @property
     def table(self) -> DeltaTable:
@@ -220,9 +220,11 @@ class OpenTable:
 
     def transactions_as_read(self, *apps: str) -> list[int | None]:
         """Return the newest transactions of several apps as of the last read, or `append`."""
-        if self._transactions[0] != self._table.version():
-            self._transactions = (self._table.version(), {})
-        numbers = self._transactions[1]
+        version, (seen, numbers) = self._table.version(), self._transactions
+        if seen != version:
+            later = self._log.transactions_of(seen + 1, version) if numbers and seen < version else None
+            numbers = {} if later is None else {**numbers, **later}
+            self._transactions = (version, numbers)
         for app in apps:
             if app not in numbers:
                 numbers[app] = self._table.transaction_version(app)

@@ -178,10 +178,9 @@ class LakeSink:
             opened.newest()
         else:
             look.result()
-        stands_on = opened.table
+        holder, version = opened.transactions_as_read(LEASE, f"{APP}:{query}")
         if self._lease is not None:
-            check_token(stands_on.transaction_version(LEASE), self._lease.token)
-        version: int | None = stands_on.transaction_version(f"{APP}:{query}")
+            check_token(holder, self._lease.token)
         return version
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:

@@ -85,6 +85,17 @@ def test_checking_unchanged_lease_is_one_head(store):
     assert store.requests() == [("HEAD", f"{LOG}/{2:020}.json", 404)] * 3
 
 
+def test_commit_costs_no_more_the_longer_the_log(store):
+    """Lease and batch are read from the last commit, not from all since the last checkpoint."""
+    table, costs = OpenTable(create_table(LAKE, DEAD_LETTERS)), []
+    rows = to_arrow(DEAD_LETTERS, [dead_letter("r", 1)])
+    for number in range(40):
+        table.append(rows, "test", number, {LEASE: 3})
+        assert table.newest_transactions("test", LEASE, "another") == [number, 3, None]
+        costs.append(len(store.requests()))
+    assert max(costs[1:]) <= 12
+
+
 def test_shipped_alerts_ask_at_most_thirty_times_a_minute(store):
     create_lake(LAKE)
     evaluator = Evaluator(LAKE, read_rules(Path(__file__).parents[2] / "conf" / "alerts.yaml"), {})

@@ -154,3 +154,19 @@ def test_twice_committed_rows_are_no_lost_commits(tmp_path, monkeypatch):
     monkeypatch.setattr(store_check, "WRITERS", 2)
     monkeypatch.setattr(store_check, "write_deltalake", write_twice)
     assert store_check._lost_commits(str(tmp_path / "table")) == 0
+
+
+def test_transactions_of_others_are_followed(tmp_path):
+    """Also where commits cannot be read one by one, as they are too many or their log is cleaned."""
+    opened, other = (OpenTable(create_table(tmp_path, DEAD_LETTERS)) for _ in range(2))
+    rows = arrow_schema(DEAD_LETTERS.row).empty_table()
+    other.append(rows, "test", 1, {"lease": 1})
+    assert opened.newest_transactions("test", "lease", "another") == [1, 1, None]
+    other.append(rows, "test", 2)
+    other.append(rows, "another", 1, {"lease": 2})
+    assert opened.newest_transactions("test", "lease", "another") == [2, 2, 1]
+    for number in range(3, 3 + remote_log.FOLLOWED + 1):
+        other.append(rows, "test", number)
+    assert opened.newest_transactions("test", "lease") == [number, 2]
+    clean_log(tmp_path)
+    assert remote_log.RemoteLog(opened.table).transactions_of(1, 2) is None
