@@ -114,7 +114,6 @@ def test_random_kills_deliver_everything_once(pulsar: PulsarLike, kills: int, le
     with one_active(pulsar) as seen:
         instants = chance.sample(range(1, 280), kills)
         assert killed_at(pulsar, SWITCH, lambda: moved(pulsar, "new"), instants, chance) >= least
-        assert pulsar.next_command() == SWITCH
         assert "150 of 150 on new" in pulsar.ok(*SWITCH)
     assert set(seen) == {1}
 
