@@ -48,12 +48,11 @@ class RecordedBucket(Bucket):
     def batch(self, now, *records):
         output = super().batch(now, *records)
         bodies = {kind: [body] for kind, body in output.bodies().items()}
-        for table, kind in ((HOLDS, HOLDS.name), (EVENTS, EVENTS.name), (SEGMENT_LOAD, LOAD)):
-            if kind in bodies:
-                self.tables[table.name].append(rows_of(table, bodies[kind], now, self.batch_id))
+        for table in (HOLDS, EVENTS):
+            self.tables[table.name].append(rows_of(table, bodies.get(table.name, []), now, self.batch_id))
         for table in (DEAD_LETTERS, DECISIONS):
-            if table.name in bodies:
-                self.tables[table.name].append(rare_rows(table, bodies[table.name], self.batch_id))
+            self.tables[table.name].append(rare_rows(table, bodies.get(table.name, []), self.batch_id))
+        self.tables[SEGMENT_LOAD.name].append(rows_of(SEGMENT_LOAD, bodies.get(LOAD, []), now, self.batch_id))
         row = {
             **json.loads(bodies[COUNTS][0])[0],
             "generation": self.generation,
