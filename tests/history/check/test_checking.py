@@ -69,10 +69,11 @@ def test_lost_row_leaves_gap_and_incomplete_batch(copy, table):
 
 @pytest.mark.parametrize("table", [SEGMENT_LOAD, EVENTS], ids=lambda table: table.name)
 def test_duplicate_row_found_by_key_and_batch_count(copy, table, monkeypatch):
-    """The parts of a large day are looked at one by one."""
-    monkeypatch.setattr(row_checks, "_LARGE_DAY", 1)
+    """In one question, and in a large day, whose parts are looked at one by one."""
     write_deltalake(table_path(copy, table), rows(copy, table).slice(7, 1), mode="append")
-    assert found(copy) == {(table.name, "duplicate"): 1, (table.name, "too many rows"): 1}
+    for large in (row_checks._LARGE_DAY, 1):
+        monkeypatch.setattr(row_checks, "_LARGE_DAY", large)
+        assert found(copy) == {(table.name, "duplicate"): 1, (table.name, "too many rows"): 1}
 
 
 def test_batch_being_written_is_no_fault(copy):
