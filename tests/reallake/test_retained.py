@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, time, timedelta, timezone
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from lake.state_snapshots import has_horizon
 from schemas.settings.root import load_settings
 from schemas.tables.digests import checksums_of_batches
 from streaming.job.policy import configured_policy, engine_settings, stored_policy
-from tests.reallake.asking import answer, copied_lake, run_command
+from tests.reallake.asking import copied_lake, run_command
 
 pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -66,8 +67,13 @@ def test_forgotten_day_leaves_its_horizon_and_bounds_batches(real_lake, raw, lak
     def retain(table):
         return run_command(real_lake, "lake", "retain", table, "--days", "1", "--apply", copy=copy).output
 
+    def findings():
+        """What is wrong, but for decisions that the end of the run left open: days later they are told."""
+        told = run_command(real_lake, "lake", "check", "--output", "json", copy=copy, exit_code=None).stdout
+        return [one for one in json.loads(told)["findings"] if one["kind"] != "open"]
+
     before = state()
-    assert answer(real_lake, "lake", "check", copy=copy)["findings"] == []
+    assert findings() == []
     assert "batches: all are kept" in retain("batches")
     # Once rows of a table are gone nobody can ask for their time: the batches may go.
     for table in ("segment_load", "batches", "events", "holds", "decisions"):
@@ -77,7 +83,7 @@ def test_forgotten_day_leaves_its_horizon_and_bounds_batches(real_lake, raw, lak
     numbers = sorted(row["batch_id"] for row in raw.rows("batches"))
     assert sorted(left) == [numbers[0], *(numbers[-1] + days for days in (1, 2, 3))]
     assert state() == before
-    assert answer(real_lake, "lake", "check", copy=copy)["findings"] == []
+    assert findings() == []
     topic, *_ = raw.present()
     early = run_command(real_lake, "explain", topic, "--at", raw.last_batch.isoformat(), copy=copy, exit_code=1)
     assert "are forgotten" in early.output
