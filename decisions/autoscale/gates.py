@@ -144,7 +144,7 @@ DESCRIPTIONS: dict[Gate, Description] = {
         'PIP-483 "Evaluation triggers"',
     ),
     Gate.LOAD_MISSING: Description(
-        "An active segment has no load record: no evidence is neither hot nor cold.",
+        "An active segment has no load record, so it is neither hot nor cold.",
         _MERGE,
         "active segments without a record",
         "<=",
