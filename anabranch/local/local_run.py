@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 90
 FIRST_BATCH_SECONDS = 300
 FLAPPING = 5
+"""After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 RESTART_DELAY_SECONDS = 0.5
 """Delay before a part that died restarts; doubled at each successive death."""
 RESTART_MAX_DELAY_SECONDS = 30.0
@@ -58,7 +59,6 @@ PULSAR_BROKER_HEAP = "192m"
 """Heap of Kafka beside Pulsar."""
 _COMMANDS = {"job": ("serve", "stream"), "page": ("serve", "web"), "traffic": ("local", "traffic")}
 """Commands of the parts whose names are not those of `anabranch serve`."""
-"""After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
 """Variables of a shell that is set up for another Spark than the one in this virtual environment."""
 _OTHER_METADATA = frozenset(
@@ -131,7 +131,7 @@ class LocalRun:
         if pulsar_jars is not None:
             scaler = {"scalableTopicAutoScaleEnabled": self.shadow}
             pulsar = StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port, settings=scaler)
-        page_port = _port_of_page(self.settings.web.port)
+        page_port = port_of_page(self.settings.web.port, self.say)
         url_of_page = f"http://127.0.0.1:{page_port}"
         run_file = write_run_file(
             self.settings, broker.bootstrap, port, page_port, pulsar=self.pulsar, shadow=self.shadow
@@ -334,11 +334,14 @@ def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict
     return {**inherited, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
 
 
-def _port_of_page(wanted: int) -> int:
-    """The port that is configured, or a free one where that is taken: several local runs may be at work."""
+def port_of_page(wanted: int, say: Callable[[str], None]) -> int:
+    """Return the configured port, or a free one, saying why, if it is taken: several local runs may be at work."""
     if wanted:
-        with contextlib.suppress(SetupError):
+        try:
             check_port_is_free(wanted, "the page")
+        except SetupError as error:
+            say(f"{str(error).partition(':')[0]}: it gets a free one")
+        else:
             return wanted
     return free_ports(1)[0]
 

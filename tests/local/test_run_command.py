@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from anabranch.cli.main import cli
 from anabranch.local.broker import is_serving
-from anabranch.local.local_run import LocalRun, part_environment
+from anabranch.local.local_run import LocalRun, part_environment, port_of_page
 from anabranch.local.processes import session_members
 from anabranch.local.run_file import write_run_file
 from anabranch.local.setup import check_client_package
@@ -252,6 +253,15 @@ def test_state_of_another_demand_is_refused(tmp_path):
     (tmp_path / "var" / "run.toml").write_text('[traffic]\nload = "generated"\n')
     with pytest.raises(SetupError, match=r"--demand generated.*local reset"):
         LocalRun(load_settings([HOME / "conf/clients.toml"], tmp_path, {}), []).start()
+
+
+@pytest.mark.process
+def test_taken_port_of_the_page_is_named():
+    said = []
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        assert port_of_page(taken, said.append) not in (0, taken)
+    assert said == [f"port {taken} for the page is taken: it gets a free one"]
 
 
 @pytest.mark.parametrize("option", ["--pulsar", "--field"])
