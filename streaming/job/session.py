@@ -32,6 +32,7 @@ MAX_ARROW_BYTES = 8 * 1024 * 1024
 """Limit on bytes sent to a Python worker at once; one row may be larger."""
 
 
+_LOOPBACK = "127.0.0.1"
 _FORMER_MODULES = {"streaming.workers": "streaming.job.workers"}
 """Modules by their former names, in an operator's own `spark.conf`."""
 
@@ -92,6 +93,9 @@ def start_session(
     builder = SparkSession.builder
     for key, value in authenticate_ports({**conf, **_submitted_options()}).items():
         builder = builder.config(key, value)
+    if conf.get("spark.driver.host") == _LOOPBACK:
+        # Spark looks its machine's name up first, which may be unknown, as in a container without a network.
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     with _unneeded_secrets_hidden():
         spark = builder.getOrCreate()
     if scratch is not None and spark.sparkContext.master.startswith("local"):

@@ -166,8 +166,12 @@ def drain(cluster: Cluster, node: PretendedNode) -> None:
         path = f"/api/v1/namespaces/{SPACE}/pods/{name}/eviction"
         cluster.run(f"kubectl create --raw {path} -f -", json.dumps(order), fails)
 
-    wait_until(lambda: allowed() == 1, 60, 1)
-    first, second = sorted(name for name in cluster.read("pods") if name.startswith("anabranch-executor-"))
+    def executors() -> list[str]:
+        return sorted(name for name in cluster.read("pods") if name.startswith("anabranch-executor-"))
+
+    # The last upgrade's old pod may still end.
+    wait_until(lambda: allowed() == 1 and len(executors()) == 2, 60, 1)
+    first, second = executors()
     with node.still:
         evict(first)
         evict(second, "disruption budget")
