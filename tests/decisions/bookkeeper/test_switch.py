@@ -398,6 +398,7 @@ def test_concurrent_work_limited_and_rest_reported() -> None:
     assert [one.gate for one in answer.readings if one.gate == "concurrency"] == ["concurrency"]
     busy = changed(world, progress=Progress(epoch=1, in_flight=[SCHEMA]))
     assert decide(busy).steps == []
+    assert len(decide(changed(world, progress=Progress(epoch=1, in_flight=[CURSOR]))).steps) == 15
     assert len(plan_steps(world).steps) == 40
 
 
