@@ -123,6 +123,7 @@ def change(metadata: PulsarMetadata, path: str, to: Callable[[bytes], bytes]) ->
     metadata.write([ZnodeWrite(path, to(record.content), record.version)])
 
 
+@pytest.mark.soak
 def test_killed_broker_schemas_and_cursors_copied(brokered: Brokered) -> None:
     [broker], metadata, sidecar = brokered.cluster.brokers, brokered.metadata, brokered.sidecar
     broker.kill()

@@ -32,7 +32,7 @@ from tests.executor.test_crash import started
 from tests.harness.pulsar.cluster import BUNDLE_BROKERS, EXTENSIBLE, MODULAR, PulsarCluster
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.soak, pytest.mark.timeout(600)]
 
 NAMESPACE, BUNDLES, TOPICS = "public/shop", 16, 16
 """The topics are in eight of the bundles, one to three in each."""

@@ -123,6 +123,7 @@ def test_installed_wheel_runs_as_written(tmp_path: Path, jars):
     assert (walk.home / "var").is_dir()
 
 
+@pytest.mark.soak
 def test_checkpoint_is_rebuilt_as_written(tmp_path: Path, jars):
     (tmp_path / "elsewhere").mkdir()
     run = Run(tmp_path, "--demand", "generated", "--without", "page")
@@ -145,6 +146,7 @@ def test_checkpoint_is_rebuilt_as_written(tmp_path: Path, jars):
         assert len({row["generation"] for row in run.rows("batches", "generation")}) == 2
 
 
+@pytest.mark.soak
 def test_pulsar_is_shadowed_as_written(tmp_path: Path, jars, pulsar_jars):
     events = tmp_path / "var/beside/lake/events"
 

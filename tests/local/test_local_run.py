@@ -61,6 +61,7 @@ def test_clients_lose_nothing_when_parts_are_killed(run_with_clients):
     assert (counts["lost"], counts["outOfOrder"], counts["failed"]) == (0, 0, 0), counts
 
 
+@pytest.mark.soak
 def test_pulsar_topic_splits_and_merges_without_loss(run_with_pulsar):
     """Every message comes once."""
     run = run_with_pulsar

@@ -238,6 +238,7 @@ def test_executor_waits_until_its_role_may_act(secured, provider, tmp_path, brok
 
 
 @pytest.mark.pulsar
+@pytest.mark.soak
 def test_invalid_setting_reported_with_log_end(tmp_path, pulsar_jars):
     wrong = StandalonePulsar(tmp_path, pulsar_jars, settings={"managedLedgerDefaultEnsembleSize": "many"})
     with pytest.raises(SetupError, match=r"Pulsar did not start; the end of .*pulsar\.log"):

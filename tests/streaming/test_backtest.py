@@ -15,7 +15,7 @@ DEFAULT, STRICT = ConfiguredPolicy("default", None), ConfiguredPolicy("default",
 
 
 def test_spark_workers_match_one_process(spark, tmp_path, monkeypatch):
-    lake = really_run(Seeded(3, 5), DEFAULT, 0.5, tmp_path / "lake")
+    lake = really_run(Seeded(3, 5), DEFAULT, 0.25, tmp_path / "lake")
     monkeypatch.setattr("anabranch.simulation.backtest.reading.part_topics", lambda *_: 1)
     history = open_history(lake, tmp_path / "loads", None, None, None, DEFAULT)
     assert len(history.parts) == 3

@@ -106,6 +106,7 @@ def test_reregistered_names_follow_moved_lake(spark, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_registered_lake_read_by_printed_command(tmp_path, jars):
     file = settings_file(tmp_path, "lake")

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
-KILLS = 5
+KILLS = 3
 TOPICS = 4
 
 
