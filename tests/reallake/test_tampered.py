@@ -1,4 +1,4 @@
-"""`anabranch lake check` on the recorded lake with one row, one file or one entry of a log that is not as written."""
+"""`anabranch lake check` on the recorded lake with rows, files or entries of logs that are not as written."""
 
 from __future__ import annotations
 
@@ -231,41 +231,59 @@ def skip_a_number(lake: TamperedLake, table: str) -> None:
 
 
 TAMPERINGS = {
-    "file of decisions removed": (unlink_file, "decisions", {"missing file"}),
-    "file of events removed": (unlink_file, "events", {"missing file"}),
-    "file of holds truncated": (truncate_file, "holds", {"missing file"}),
-    "byte of loads flipped": (flip_byte, "segment_load", {"damaged file"}),
-    "byte of decisions flipped": (flip_byte, "decisions", {"damaged file"}),
-    "log entry of decisions removed": (unlink_log_entry, "decisions", {"missing rows"}),
-    "log entry of holds broken": (break_log_entry, "holds", {"unreadable"}),
-    "folder of outcomes removed": (remove_folder, "outcomes", {"missing table"}),
-    "folder of decisions removed": (remove_folder, "decisions", {"missing table"}),
-    "folder of batches removed": (remove_folder, "batches", {"missing table"}),
-    "decision twice": (repeat_row, "decisions", {"duplicate", "too many rows"}),
-    "decision twice at other times": (decide_again, "decisions", {"duplicate"}),
-    "all steps of a decision removed": (remove_first_end, "outcomes", {"lost end"}),
-    "outcome of no decision": (change_outcome(decision_id="f" * 32), "outcomes", {"orphan"}),
-    "applied twice": (repeat_outcome("applied"), "outcomes", {"applied twice"}),
-    "applied and failed": (repeat_outcome("failed"), "outcomes", {"ended twice"}),
-    "outcome before its decision": (date_outcome_back, "outcomes", {"too early"}),
-    "outcome of another topic": (change_outcome(subject="topic://acme/bar/none"), "outcomes", {"another subject"}),
-    "hold removed": (remove_first_hold, "holds", {"gap", "missing rows"}),
-    "newest hold removed": (remove_newest_hold, "holds", {"missing rows"}),
-    "event removed": (remove_row, "events", {"missing rows"}),
-    "event twice": (repeat_row, "events", {"duplicate", "too many rows"}),
-    "load removed": (remove_row, "segment_load", {"missing rows"}),
-    "batch removed": (remove_batch, "batches", {"lost batch"}),
-    "batch and its rows removed": (remove_batch_and_its_rows, "batches", {"lost batch"}),
-    "message too many": (count_one_more("messages"), "batches", {"unbalanced", "changed"}),
-    "evaluation too many": (count_one_more("evaluations"), "batches", {"changed"}),
-    "hold in another day": (move_to_another_day, "holds", {"wrong day"}),
-    "wait of no decision": (wait_for_nobody, "waits", {"orphan"}),
-    "gap in the numbers of brakes": (skip_a_number, "brakes", {"gap"}),
+    "files": [
+        (unlink_file, "decisions", {"missing file"}),
+        (unlink_file, "events", {"missing file"}),
+        (truncate_file, "holds", {"missing file"}),
+        (flip_byte, "segment_load", {"damaged file"}),
+    ],
+    "file and folders": [
+        (flip_byte, "decisions", {"damaged file"}),
+        (break_log_entry, "holds", {"unreadable"}),
+        (remove_folder, "outcomes", {"missing table"}),
+        (remove_folder, "batches", {"missing table"}),
+    ],
+    "folder and rows": [
+        (skip_a_number, "brakes", {"gap"}),
+        (remove_folder, "decisions", {"missing table"}),
+        (remove_row, "events", {"missing rows"}),
+        (remove_row, "segment_load", {"missing rows"}),
+        (move_to_another_day, "holds", {"wrong day"}),
+    ],
+    "log entry and rows": [
+        (repeat_outcome("applied"), "outcomes", {"applied twice"}),
+        (unlink_log_entry, "decisions", {"missing rows"}),
+        (repeat_row, "events", {"duplicate", "too many rows"}),
+        (remove_first_hold, "holds", {"gap", "missing rows"}),
+    ],
+    "decision twice": [
+        (repeat_row, "decisions", {"duplicate", "too many rows"}),
+        (change_outcome(decision_id="f" * 32), "outcomes", {"orphan"}),
+        (remove_batch, "batches", {"lost batch"}),
+        (wait_for_nobody, "waits", {"orphan"}),
+    ],
+    "decision twice at other times": [
+        (decide_again, "decisions", {"duplicate"}),
+        (change_outcome(subject="topic://acme/bar/none"), "outcomes", {"another subject"}),
+        (count_one_more("messages"), "batches", {"unbalanced", "changed"}),
+        (remove_newest_hold, "holds", {"missing rows"}),
+    ],
+    "two ends": [
+        (repeat_outcome("failed"), "outcomes", {"ended twice"}),
+        (count_one_more("evaluations"), "batches", {"changed"}),
+    ],
+    "an early end": [
+        (date_outcome_back, "outcomes", {"too early"}),
+        (remove_batch_and_its_rows, "batches", {"lost batch"}),
+    ],
+    "no end": [(remove_first_end, "outcomes", {"lost end"})],
 }
+"""What is done at once to tables that do not hide it of one another, and what is found in each."""
 
 
-@pytest.mark.parametrize(("tamper", "table", "kinds"), TAMPERINGS.values(), ids=TAMPERINGS)
-def test_tampering_is_found(lake, tamper, table, kinds):
-    tamper(lake, table)
+@pytest.mark.parametrize("tamperings", TAMPERINGS.values(), ids=TAMPERINGS)
+def test_tampering_is_found(lake, tamperings):
+    for tamper, table, _ in tamperings:
+        tamper(lake, table)
     found = lake.check()
-    assert {(table, kind) for kind in kinds} <= found.keys(), found
+    assert {(table, kind) for _, table, kinds in tamperings for kind in kinds} <= found.keys(), found
