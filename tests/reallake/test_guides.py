@@ -1,4 +1,4 @@
-"""The guides' commands, word for word in a shell, on the lake of a real run.
+"""The guides' commands, word for word, on the lake of a real run: in this process, those with a pipe in a shell.
 
 What stands for something of the reader's own is put in: instants, names of files, TOPIC.
 """
@@ -6,13 +6,16 @@ What stands for something of the reader's own is put in: instants, names of file
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from anabranch.cli.main import cli
 from tests.docs.guides import HOME, Block, every_block
 from tests.reallake.raw import Raw
 from tests.reallake.recording import Recording
@@ -57,23 +60,33 @@ def written(raw: Raw) -> dict[str, str]:
     }
 
 
+def run_line(line: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a line of a guide."""
+    if "|" in line:
+        shell = ["bash", "-o", "pipefail", "-c", line]
+        done = subprocess.run(shell, input="SELECT 1", capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+    program, *words = shlex.split(line, comments=True)
+    assert program == "anabranch"
+    result = CliRunner().invoke(cli, words, input="SELECT 1")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")
-def test_guide_block_runs_as_written(block: Block, home: Path, written: dict[str, str]):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
-    environment |= {"ANABRANCH_HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def test_guide_block_runs_as_written(block: Block, home: Path, written: dict[str, str], monkeypatch):
+    for name in [name for name in os.environ if name.startswith("ANABRANCH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ANABRANCH_HOME", str(home))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(home)
     for command in block.commands:
         line = command
         for example, value in written.items():
             line = line.replace(example, value)
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line],
-            cwd=home,
-            env=environment,
-            input="SELECT 1",
-            capture_output=True,
-            text=True,
-        )
+        exit_code, output, errors = run_line(line)
         expected = 1 if command.partition("#")[0].strip() in FOUND else 0
-        assert done.returncode == expected, f"{line}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        assert "Traceback" not in done.stderr
-        assert done.stdout or done.stderr
+        assert exit_code == expected, f"{line}\n{output[-2000:]}{errors[-2000:]}"
+        assert "Traceback" not in errors
+        assert output or errors
