@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from anabranch.local.processes import session_members
+from lake.tables import OpenTables
+from schemas.tables.rows import TABLES
 from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
@@ -38,6 +41,7 @@ class Run:
         `lake`: of an object store; the folder's own without.
         """
         self.folder, self.lake = folder, lake or f"{folder}/lake"
+        self._tables = OpenTables(self.lake)
         overlay = folder / "overlay.toml"
         overlay.write_text(
             f'[lake]\npath = "{self.lake}"\n[stream]\ncheckpoint = "{folder}/checkpoints/stream"\n'
@@ -84,11 +88,8 @@ class Run:
             return {}
 
     def rows(self, table: str, *columns: str) -> list[dict]:
-        path = f"{self.lake}/{table}"
-        # The folder of the log is there before its first commit.
-        if not DeltaTable.is_deltatable(path):
-            return []
-        return DeltaTable(path).to_pyarrow_table(columns=list(columns)).to_pylist()
+        newest = self._tables.newest(TABLES[table])
+        return [] if newest is None else newest.to_pyarrow_table(columns=list(columns)).to_pylist()
 
     def endpoints(self) -> tuple[str, str]:
         """Return Kafka's bootstrap and the controller's URL."""
@@ -105,12 +106,13 @@ class Run:
                 if Path(f"/proc/{pid}/comm").read_text().startswith(program):
                     os.kill(pid, signal.SIGKILL)
 
-    def wait_for_progress(self, of: str) -> None:
-        """Wait until the part runs, and batches and outcomes are written again."""
+    def wait_for_progress(self, parts: Iterable[str]) -> None:
+        """Wait until the parts run, and batches and outcomes are written again."""
         batches, outcomes = len(self.rows("batches", "batch_id")), len(self.rows("outcomes", "status"))
-        wait_until(lambda: of in self.sessions() and session_members(self.sessions()[of]), 60, 0.1)
-        wait_until(lambda: len(self.rows("batches", "batch_id")) > batches + 2, 120, 0.5)
-        wait_until(lambda: len(self.rows("outcomes", "status")) > outcomes + 1, 120, 0.5)
+        for part in parts:
+            wait_until(lambda part=part: part in self.sessions() and session_members(self.sessions()[part]), 60, 0.1)
+        wait_until(lambda: len(self.rows("batches", "batch_id")) > batches + 2, 240, 0.5)
+        wait_until(lambda: len(self.rows("outcomes", "status")) > outcomes + 1, 240, 0.5)
 
 
 def end(one: Run) -> None:

@@ -31,16 +31,14 @@ from tests.waiting import wait_until
 NAMESPACE, RECREATED = "acme/shop", "topic://acme/shop/prices"
 PARTS = {"kafka", "controller", "job", "executor", "traffic", "page"}
 KILLED = [
-    ("job", ""),
-    ("executor", ""),
-    ("controller", ""),
-    ("kafka", ""),
-    ("job", "java"),
-    ("job", "python"),
-    ("traffic", ""),
-    ("page", ""),
+    [("job", "java"), ("executor", "")],
+    [("kafka", ""), ("traffic", ""), ("page", "")],
+    [("controller", ""), ("job", "python")],
 ]
-"""Parts whose processes are killed, in this order: all of them, or those that run one program."""
+"""Parts whose processes are killed together: all of them, or those that run one program.
+
+A job that is killed as a whole is in tests/streaming/test_kills.py.
+"""
 TRAFFIC = "[traffic]\npeak_msg_rate_in = 60000\n"
 """Twice the demonstration's: several segments of a topic are over their threshold at one evaluation."""
 
@@ -89,7 +87,7 @@ def load_recording(folder: Path) -> Recording:
 
 
 class Observer(threading.Thread):
-    """Reads every layout and the controller's journal as often as it can."""
+    """Reads every layout and the controller's journal, some times a second."""
 
     def __init__(self, url: str, database: Path, recording: Recording) -> None:
         super().__init__(daemon=True)
@@ -97,7 +95,7 @@ class Observer(threading.Thread):
 
     def run(self) -> None:
         with httpx.Client(base_url=self.url, timeout=2) as client:
-            while not self.stop.wait(0.05):
+            while not self.stop.wait(0.2):
                 with suppress(httpx.HTTPError, ValueError):
                     for topic in client.get(f"/admin/v2/scalable/{NAMESPACE}").json():
                         self._check(client.get(f"/admin/v2/scalable/{topic.removeprefix('topic://')}").json())
@@ -124,7 +122,7 @@ class Observer(threading.Thread):
 
 
 def record(folder: Path) -> Recording:
-    """Run the whole system in the folder, and end it cleanly; about four minutes."""
+    """Run the whole system in the folder, and end it cleanly; about two minutes."""
     recording, run = Recording(str(folder)), Run(folder, settings=TRAFFIC)
     try:
         wait_until(lambda: applied_kinds(run), 400, 0.5)
@@ -147,14 +145,15 @@ def record(folder: Path) -> Recording:
 def _happen(recording: Recording, run: Run) -> None:
     bootstrap, _ = run.endpoints()
     producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 20_000_000, "log_level": 0})
-    for part, program in KILLED:
+    for parts in KILLED:
         _send_garbage(producer, recording)
-        run.kill(part, program)
-        run.wait_for_progress(part)
-        if part == "executor":
+        for part, program in parts:
+            run.kill(part, program)
+        run.wait_for_progress(part for part, _ in parts)
+        if ("executor", "") in parts:
             _command(recording, "topics", "policy", "set", NAMESPACE, "--max-segments", "12")
             recording.policy_changed_at = time.time()
-        if part == "controller":
+        if ("controller", "") in parts:
             _command(recording, "topics", "delete", RECREATED, "--force", "--yes")
             recording.deleted_at = time.time()
     wait_until(lambda: applied_kinds(run) == {"consumers", "load", "merge"}, 120, 0.5)
