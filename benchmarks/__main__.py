@@ -1,7 +1,5 @@
 """Run all benchmarks in turn, each in its own process: `make bench` (ARGS="--quick" for a short run)."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

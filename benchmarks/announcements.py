@@ -7,8 +7,6 @@ until all are committed, for each message, or for each layout where one message 
 a table and writes benchmarks/announcements.json.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 Stage: under `benchmarks.anonymous`. Runs until it is ended. `SOURCES`: addresses of 127.0.0.0/8 to come from.
 """
 
-from __future__ import annotations
-
 import resource
 import selectors
 import socket

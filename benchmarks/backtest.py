@@ -5,8 +5,6 @@ small. With `--budget 48` also the search of `anabranch whatif suggest`. Prints 
 second (of all processes), and the peak of memory.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from pathlib import Path

@@ -6,8 +6,6 @@ are. Rounds of the same 1,000: copied, verified with all contents, deleted from 
 Prints a table and writes benchmarks/bookies.json.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator

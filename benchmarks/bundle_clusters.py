@@ -4,8 +4,6 @@ Brokers of one machine all report the usage of the machine, so the collector put
 the place of its CPU.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

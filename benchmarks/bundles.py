@@ -7,8 +7,6 @@ the cycle comes. Seconds are those of the processor, the best of the minutes: `r
 cores has two such processes.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -12,8 +12,6 @@ the brokers' message rates by their mean, over the minutes after the first. Unse
 had an owner and have none, looked at twice a second.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -11,8 +11,6 @@ ended, moves with their ages, moves of the isolated namespace, moves during the 
 names, and the deviation of the brokers' rates over the last three minutes.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

@@ -8,8 +8,6 @@ Then messages are produced at a steady rate while segments split: the delay by a
 report, of keys of the sealed segment and of all others. Prints the figures and writes benchmarks/clients.json.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

@@ -6,8 +6,6 @@ broker was done with its computation, with the time of the broker's answer by it
 costs a real broker instead (`broker_costs`); later runs multiply both to the broker's CPU.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import tempfile

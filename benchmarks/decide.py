@@ -4,8 +4,6 @@ Run as `python -m benchmarks.decide [--quick]`: prints a table and writes benchm
 measured in turns (scalar, fleet, scalar, fleet, …), and the median of each is kept.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -6,8 +6,6 @@ the best of several rounds, because the machine has other work. The engine's par
 storing, counting and recording, and packing what has changed of the state; nothing is evaluated.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterable, Sequence

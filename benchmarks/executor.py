@@ -14,8 +14,6 @@ In all of them each decision is called for exactly once and applied, or it fails
 benchmarks/executor.json.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

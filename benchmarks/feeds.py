@@ -6,8 +6,6 @@ controller's snapshots, layouts by their digests and in full in one round of twe
 thousand gains or loses a consumer.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Samples are put together from encoded pieces, so that making them takes little o
 piece comes from the message models, and the first message of each reporter is held against them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

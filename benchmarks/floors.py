@@ -5,8 +5,6 @@ first reads and shuffles the raw rows by bucket. The second decodes them as the 
 and shuffles what that leaves; what the job costs beyond it is state, evaluation, tables and checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

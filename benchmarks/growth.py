@@ -8,8 +8,6 @@ makes it last longer, and changes these figures little: the load and the seconds
 columns, a thousand a message. The largest fleet comes last.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

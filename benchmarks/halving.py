@@ -4,8 +4,6 @@ Run as `python -m benchmarks.halving FILE.csv@DAYS@PERCENTILE…`; not part of `
 `anabranch.simulation.topics.weeks`, seed 1. Figures are cited in docs/profiles.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

@@ -5,8 +5,6 @@ they are first asked for, all with one creation time and `SEGMENTS` segments: so
 `python -m benchmarks.interface` prints its URL; `GET /calls` has all calls: decision, topic, Unix seconds.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

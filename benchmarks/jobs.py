@@ -1,7 +1,5 @@
 """A broker and the job on it as a process of its own, as the benchmarks start, watch, kill and measure it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

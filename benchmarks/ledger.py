@@ -5,8 +5,6 @@
 (a folder that keeps it for the next run). The figures go to benchmarks/ledger.json.
 """
 
-from __future__ import annotations
-
 import resource
 import tempfile
 import time

@@ -4,8 +4,6 @@ Neighbour: `benchmarks.controller`. `python -m benchmarks.neighbours URL TOKEN K
 connections, each with its next call as soon as the last is answered, in a process of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import statistics

@@ -7,8 +7,6 @@ topics; the floor is one small node made in ZooKeeper. Taken over: from the star
 the one that leads all, until the other leads the last topic; a session of 2 s is part of it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics

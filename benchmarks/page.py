@@ -8,8 +8,6 @@ browser's own first-contentful-paint; on the screen is a topic whose decision wa
 a page that nobody loaded again. Prints a table and writes benchmarks/page.json.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

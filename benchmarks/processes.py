@@ -1,7 +1,5 @@
 """Resources used by a job or controller: cores and memory of its processes, bytes of its folders."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor

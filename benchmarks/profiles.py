@@ -5,8 +5,6 @@ Run as `python -m benchmarks.profiles FILE.csv… [--seeds 20]`; not part of `ma
 default.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from datetime import datetime, timezone

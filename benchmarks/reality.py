@@ -10,8 +10,6 @@ added up from the raw rows of each lake, and what was over its threshold from th
 benchmarks/reality.json has it in any case.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

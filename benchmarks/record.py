@@ -3,8 +3,6 @@
 `python -m benchmarks.record` writes the page anew; a test compares it with the files.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -6,8 +6,6 @@ first committed row of `batches`, whose batch has samples and a tick over every 
 and writes benchmarks/restart.json.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Controllers as processes of their own, calls to them, and the floor that calls are compared with."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import statistics

@@ -7,8 +7,6 @@ policy. Times are CPU seconds of this process, the demand's making included; the
 floor's. `--large` is what a backtest of a month takes: 1,000 topics, 30 days, 5 policies, once.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import statistics

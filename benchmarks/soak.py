@@ -6,8 +6,6 @@ events and the controller's snapshots all the time; the tables' upkeep runs as i
 benchmarks/soak.json has them at the end, with the growth of the second half.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import tempfile

@@ -4,8 +4,6 @@ Run as `python -m benchmarks.start [--quick]` after `make setup`; state is in a 
 writes benchmarks/start.json.
 """
 
-from __future__ import annotations
-
 import os
 import pty
 import re

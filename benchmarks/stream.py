@@ -10,8 +10,6 @@ on record, and some more times; the other cases show how cost grows, and with wh
 benchmarks/stream.json.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -9,8 +9,6 @@ until it has ended. Fails when `check --contents` finds anything, or when a step
 table and writes benchmarks/switches.json.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import tempfile

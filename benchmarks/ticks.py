@@ -7,8 +7,6 @@ decoded and evaluated. Seconds are those of the processor for one bucket; a tick
 includes that the columns of the fleet are laid out.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -5,8 +5,6 @@ measured. `python -m benchmarks.watchers` is the floor: a server that speaks fra
 bytes to all who are connected when one of them sends it their number as a line.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

@@ -5,8 +5,6 @@
 A test looks every metric of a query up among those that the processes export.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 

@@ -7,8 +7,6 @@ A test compares them with what is checked in.
 - `files/dashboards/`: `deploy.dashboards`
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

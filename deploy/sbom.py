@@ -4,8 +4,6 @@ Lists the Python packages of the interpreter that runs it, and the jars below JA
 are listed in the image's /var/lib/dpkg/status, where scanners look for them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

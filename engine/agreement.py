@@ -6,8 +6,6 @@ when a load was last seen if its samples were suppressed, so a load that looks t
 fresh.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone

@@ -4,8 +4,6 @@ The only place that names families. Add a family at the end, so that existing st
 is not imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.autoscale.family import AUTOSCALE

@@ -7,8 +7,6 @@ rebuilt from.
 Longer than other files, because reading order, generations and chunks share the numbering of batches.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ through the job's own intake. Decisions and holds are taken from the record and 
 the suppressed samples behind them; each is compared with the replayed state instead (`engine.agreement`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone

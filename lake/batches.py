@@ -4,8 +4,6 @@ An outline stands for all rows where only their order matters. It is read one da
 one topic never holds a year of batches in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from functools import reduce

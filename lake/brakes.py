@@ -6,8 +6,6 @@ conflicts, reads the other, and is decided again. So every act is made with know
 concurrent approval and rejection one is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

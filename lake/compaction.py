@@ -7,8 +7,6 @@ already, because it takes a commit without `dataChange` for no change, and their
 reason its own OPTIMIZE runs only within `exclude_others`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ or a namespace. It is a Delta app transaction whose version is a day, so it is w
 rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import date, datetime, time, timedelta, timezone
 

@@ -4,8 +4,6 @@ Stage: beside everything, on demand: in the report of a local run (`anabranch.lo
 parts of one. Kafka's own message count comes in as a number per topic.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set

@@ -8,8 +8,6 @@ its check or conflicts (Delta's rule for app transactions), so a job that was fr
 lease is taken at once.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ starts takes the next token, or uses one assigned elsewhere, and every commit ca
 transaction conflict in Delta, so an overtaken process cannot add a row: it finds the newer token and stops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ within `lake.compaction.exclude_others`. Replaced files stay an hour or more, un
 for readers that still use them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date
 from typing import Any

@@ -4,8 +4,6 @@ Stage: under `anabranch.executor.shards`, which writes it; status and page read 
 number, as a Delta app transaction. Of two concurrent ones one conflicts, and reads again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any

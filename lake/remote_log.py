@@ -3,8 +3,6 @@
 Stage: under `lake.tables.OpenTable`.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

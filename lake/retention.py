@@ -11,8 +11,6 @@ kept days, or unfinished decisions (`lake.retention_filter`). Of `batches`, rows
 once the rows of all topics and clusters of their time are gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date

@@ -10,8 +10,6 @@ Stage: under `lake.retention`. Memory: a row for each segment, topic, incarnatio
 ids of decisions, and part of a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone

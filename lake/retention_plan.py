@@ -3,8 +3,6 @@
 Stage: under `anabranch lake retain`; `retention` removes the rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date, timedelta
 

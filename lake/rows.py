@@ -1,7 +1,5 @@
 """Whole tables in memory, and the hash ranges in their JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

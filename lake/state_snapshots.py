@@ -4,8 +4,6 @@ Stage: `anabranch lake retain` has one built (`anabranch.history.state_snapshots
 anything; rebuild, replay and explain continue from it. A single commit holds a whole horizon.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Stage: under `lake.files`. Every column of text, numbers or instants has bounds 
 bounds, a filtered read by delta-rs (1.6) would skip the file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

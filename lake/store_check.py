@@ -4,8 +4,6 @@ Stage: beside `lake.tables`; `anabranch doctor` runs it. A store that ignores th
 gateways) lets one writer's commit overwrite another's, and nobody notices.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 

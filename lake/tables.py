@@ -3,8 +3,6 @@
 Never used in a forked child, in which delta-rs' runtime hangs; processes are spawned.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress

@@ -4,8 +4,6 @@ Stage: the read end of every table: the executor follows `decisions` with it, pa
 they show (`anabranch.history.live`). Reading a table without changes costs a millisecond, whatever its history.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Container, Iterator, Sequence, Set

@@ -4,8 +4,6 @@ For schedules of our own: timers of the controller, the executor's loop. Attempt
 tenacity.
 """
 
-from __future__ import annotations
-
 import random
 
 from tenacity import RetryCallState, Retrying, wait_random_exponential

@@ -4,8 +4,6 @@ Neighbours: all that starts a JVM here: `anabranch.local.setup`, `anabranch.loca
 the Makefile, which runs this file before any package is installed, so it needs the standard library only.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 Importing it takes 0.3 s to 2 s and 60 MB per process, and nothing of ours uses it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

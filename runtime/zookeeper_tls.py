@@ -4,8 +4,6 @@ Stage: under `zookeeper`. This context verifies the server's name, trusts only t
 1.2 or newer, and uses a renewed certificate at the next connection.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 from typing import Any

@@ -1,7 +1,5 @@
 """Comparable hosts and ports of HTTP, from headers, URLs and settings; trust is based on them."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Common base of all models: camelCase JSON, strict types, immutability, bounded scalar types."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Annotated, Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Answers of the family `bookies` to a snapshot (`schemas.bookies`)."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

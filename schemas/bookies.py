@@ -4,8 +4,6 @@
 milliseconds since 1970, lengths bytes. `schemas.bookie_answers` has the answers.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

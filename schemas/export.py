@@ -3,8 +3,6 @@
 A new model that crosses a boundary is added to `_EXPORTED`; a test compares the files with the models.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Used wherever an identifier is printed or stored. Pure; equal inputs give equal ids in every process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

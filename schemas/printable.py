@@ -3,8 +3,6 @@
 Names, properties and reasons, for example. Used wherever a log is written as text or a terminal is printed to.
 """
 
-from __future__ import annotations
-
 
 def printable(text: str) -> str:
     r"""Return `text` in one line, with everything invisible or special to a terminal escaped as `\\x1b`.

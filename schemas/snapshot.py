@@ -5,8 +5,6 @@ decision in `inputs`, so that any decision can be repeated. `decisions.autoscale
 evaluator's frozen values.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter

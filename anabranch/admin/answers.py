@@ -4,8 +4,6 @@ Stage: first in the client; pure. Callers choose by type: only `Refused` will be
 `ServerFault` leave open whether a change was made.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 No query assigns a bundle to a broker, as a lookup would. Paths and responses are those of Pulsar 2.10 to 5.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import pairwise

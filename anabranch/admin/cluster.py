@@ -3,8 +3,6 @@
 Stage: beside `topics`, over the same transport; used by collectors.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

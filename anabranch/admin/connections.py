@@ -5,8 +5,6 @@ between two bytes, so a server that sends single bytes slowly, in the head or in
 Here every wait is limited to the remaining time; only the look-up of a host name takes as long as the system allows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

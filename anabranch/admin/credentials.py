@@ -5,8 +5,6 @@ Files and names of OAuth2 are those of Pulsar's own clients: a key file `{"type"
 `/.well-known/openid-configuration` names the endpoint.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import threading

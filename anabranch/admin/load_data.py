@@ -8,8 +8,6 @@ much it gave to our reader. If that is more than has come, the reader is replace
 brokers publish again.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -4,8 +4,6 @@ Pure. The server treats percent triplets in a topic's name as spelling (`a%20b` 
 unchanged; it decodes a subscription's name once, so there a percent sign is an ordinary character.
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 from schemas.ids import topic_parts

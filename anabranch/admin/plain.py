@@ -4,8 +4,6 @@ Stage: beside `topics`, over the same transport. Paths are those of Pulsar 2.10 
 metadata: `tenant/namespace/persistent/name`, with the name encoded as in a URL.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from urllib.parse import quote, unquote_plus

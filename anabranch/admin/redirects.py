@@ -16,8 +16,6 @@ Hosts are compared literally, ignoring case, in the form used to connect: names 
 `host.` are different.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Stage: used by executor, collectors, command line, page and local run. The paths
 that of a Pulsar 5; a topic is `topic://tenant/namespace/name`, a namespace `tenant/namespace`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar

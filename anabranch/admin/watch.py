@@ -3,8 +3,6 @@
 Stage: over `transport`, called by `anabranch.admin.topics`. A caller that gets `NoWatch` polls instead.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ then (DNS rebinding). Addresses of this machine and its link are refused unless 
 services and services that trust loopback listen there.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Stage: between `evaluator`, or `anabranch serve alerts test`, and the lake (`ana
 alert's transitions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

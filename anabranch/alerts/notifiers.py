@@ -5,8 +5,6 @@ not answer delays no other one, and no evaluation. A notice that fails lets thos
 keep their order.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -3,8 +3,6 @@
 Stage: under `anabranch.cli.commands.alerts`, over `evaluator` and `notifiers`.
 """
 
-from __future__ import annotations
-
 import signal
 import ssl
 import threading

@@ -4,8 +4,6 @@ Stage: under `anabranch.alerts.evaluator`. One process writes, under a lease. A 
 one commit, so a crash loses no notice; the notice is sent after it, and `told` recorded after that.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

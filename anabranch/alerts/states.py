@@ -7,8 +7,6 @@ After a restart alerts are made again from rows of the table `alerts` (`anabranc
 to remember needs a column there.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Stage: over `tokens`; the controller (`access.gate`) and the page (`guard`) ask it for every request.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 import os

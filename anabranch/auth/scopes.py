@@ -4,8 +4,6 @@ A scope is a set of `tenant` and `tenant/namespace`; the empty one means everywh
 form, whatever their spelling in a URL (`anabranch.auth.spelling`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

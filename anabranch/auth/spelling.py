@@ -5,8 +5,6 @@ percent-encodes only characters that would not survive in a topic name or in ano
 characters, `%`, `/`, `?`, `#` and the backslash. So a listed name can be put into a path again, quoted or not.
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote, unquote
 
 from schemas.base import MAX_NAME_BYTES

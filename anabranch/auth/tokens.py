@@ -6,8 +6,6 @@ which the token is bound: `… acme/shop acme/billing globex`. Empty lines and l
 plain digest is enough because tokens are 256 random bits generated here, not chosen by people: they cannot be guessed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -5,8 +5,6 @@ only if they are irregular: the record does not reveal the cluster, the ledger i
 subscription has the same id. Those are examined one by one, by the rule of `decisions.bookkeeper.seen`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field

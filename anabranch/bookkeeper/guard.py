@@ -4,8 +4,6 @@ Stage: over `metadata`, under `steps`. A snapshot may be older than what it allo
 carries out a step that another began and did not end, maybe days later, when brokers run again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import combinations
 

@@ -4,8 +4,6 @@ It has the records of schemas, cursors and topics, read with their versions and 
 transaction, and the generators of ledger ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ The only state is what is on record and what the clusters show: a successor cont
 stopped. Source: PIP-477 phases 4 to 6; its hole 10 is closed by `term`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Stage: under `sidecar`, which starts the next run when one has ended.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

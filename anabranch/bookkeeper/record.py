@@ -5,8 +5,6 @@ step itself. A step's id is a digest of all that it says, so one that was begun 
 takes over; one that ended and is asked for once more gets a further number.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

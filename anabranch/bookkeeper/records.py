@@ -6,8 +6,6 @@ Stage: pure, between `wire` and `metadata`. Sources: SchemaStorageFormat.proto o
 of managed-ledger; PIP-477, field 3 of a schema's position for its properties.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple

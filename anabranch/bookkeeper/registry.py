@@ -5,8 +5,6 @@ in one transaction or not at all. Every transaction also raises the version of t
 operators who read the same registry only one writes: at every instant one cluster is ACTIVE (I12).
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

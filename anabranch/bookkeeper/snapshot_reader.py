@@ -4,8 +4,6 @@ Reading changes nothing anywhere. A cluster that cannot be reached has its reaso
 cannot be read is in the snapshot with its fault.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

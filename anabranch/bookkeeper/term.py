@@ -5,8 +5,6 @@ ends. The new holder writes the znode `orchestrator`, and the version that resul
 orchestrator expects it, so one that was frozen and wakes up later writes nothing.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass

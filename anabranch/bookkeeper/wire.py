@@ -4,8 +4,6 @@ Stage: under `records`, which changes one field of a message and keeps all other
 Source: the encoding guide of Protocol Buffers. Groups are refused: no message of Pulsar has one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 

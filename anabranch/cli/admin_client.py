@@ -3,8 +3,6 @@
 Exit codes: 1 refused by the server, 2 wrong usage, 3 no answer. Nothing is retried.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator, Sequence
 from typing import TypeVar

@@ -3,8 +3,6 @@
 Stage: under `anabranch.cli.commands.sql`; other commands format their answers themselves.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

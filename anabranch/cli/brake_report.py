@@ -3,8 +3,6 @@
 Stage: under `anabranch.cli.commands.executor`; the rules of the brakes are in `anabranch.safeguards`.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from datetime import datetime, timedelta

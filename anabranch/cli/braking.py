@@ -1,7 +1,5 @@
 """Shared parts of the safeguard commands: the actor, results by decision, and errors of the lake."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

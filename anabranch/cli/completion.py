@@ -5,8 +5,6 @@ They start no Python: a completion takes milliseconds.
 Stage: printed by `anabranch config completion`. Names of topics are not completed: that would read the lake.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

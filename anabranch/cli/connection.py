@@ -3,8 +3,6 @@
 Commands that only read the lake use the readers of names too.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -4,8 +4,6 @@ Stage: drawing, under `anabranch.cli.commands.topics`. Pure. The lineage is draw
 epoch that made segments: what lies above a segment is what it came from, so a split opens downwards and a merge closes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType

@@ -1,7 +1,5 @@
 """Examples of every command, shown at the end of its help; a test parses each of them."""
 
-from __future__ import annotations
-
 EXAMPLES = {
     "run": ["run --local", "run --local --for 120s --report report.json"],
     "serve stream": ["serve stream", "-c conf/production.toml serve stream"],

@@ -3,8 +3,6 @@
 0 done; nothing found. 130 Ctrl-C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

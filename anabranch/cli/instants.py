@@ -3,8 +3,6 @@
 Instants without a zone are UTC.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, time, timedelta, timezone
 

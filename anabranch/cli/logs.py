@@ -1,7 +1,5 @@
 """Log lines of the long-running parts, on stderr: text, or one JSON object a line."""
 
-from __future__ import annotations
-
 import json
 import logging
 from datetime import datetime, timezone

@@ -3,8 +3,6 @@
 Stage: under `anabranch.cli.bookies.clusters` and `published_loads`.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Sources of published loads for the collector of bundles: a metadata client and topic followers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any

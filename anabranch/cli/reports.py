@@ -1,7 +1,5 @@
 """Options `--output` and `--file` of reports (text, JSON, HTML), and lakes that cannot be read."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Stage: drawing, under `anabranch history`. What lies above a segment is what it came from.
 """
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text

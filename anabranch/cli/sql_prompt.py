@@ -4,8 +4,6 @@ Stage: under `anabranch.cli.commands.sql`, which answers. Each question sees the
 imported with the first question, so that the prompt is there before them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

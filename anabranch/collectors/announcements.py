@@ -4,8 +4,6 @@ Stage: under `announced`. Announcements begin with the number of their sender, a
 has a short way for those bytes (`schemas.codecs.plain_events`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Stage: called by `anabranch serve collector bundles`. It remembers nothing: each
 so a round that is lost is made good by the next.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading

@@ -5,8 +5,6 @@ topic or subscription that was deleted while no collector ran is in no answer of
 that it is gone. The file is written in one step, seldom if it is large, and may be deleted at any time.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Pulsar's own rule before they published, so these reports count however little t
 is unknown: nothing is put in its place, and the cluster is held (`BundleRounds.read`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 

@@ -3,8 +3,6 @@
 Stage: set by the loops of all collectors (`pulsar.process`, `kafka.process`, `bundle_process`).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge

@@ -5,8 +5,6 @@ has not taken after `SAMPLE_SECONDS` is given up: a newer one follows. An announ
 fails for good, or there is no room, the collector is told and says the truth of that moment instead.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 Stage: under `pulsar.collector`, over `announced`, which knows what was announced.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterator

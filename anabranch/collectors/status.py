@@ -4,8 +4,6 @@ Stage: filled by the loops of `pulsar.collector` and `kafka.collector` a few tim
 step; `metrics` shows it to Prometheus. An old status belongs to a collector that does not run.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Every request passes `anabranch.controller.access.gate` first; the routes are those of `anabranch.controller.rest`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 `StartError` is for the person who starts the process.
 """
 
-from __future__ import annotations
-
 
 class ControllerError(Exception):
     """An operation was refused; nothing was changed. `reason` goes into the body `{"reason": ...}`."""

@@ -4,8 +4,6 @@ Stage: beside the routes, which queue for turns and threads; this has its own th
 store. Anonymous clients get yes or no; the reason, which contains addresses, is for callers with a token.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

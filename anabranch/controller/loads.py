@@ -5,8 +5,6 @@ end of `segment-stats` is read on request, within bounds, and cached for some se
 request, and stats never wait for an unreachable Kafka.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

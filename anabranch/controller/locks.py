@@ -1,7 +1,5 @@
 """Locks by name for the threads of one process; locks between processes use filelock."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

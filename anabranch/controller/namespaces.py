@@ -5,8 +5,6 @@ anywhere, as in Pulsar 5, and its namespace then exists. Calls about a missing n
 leader: any node changes them, by compare-and-set.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection
 

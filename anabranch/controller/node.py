@@ -3,8 +3,6 @@
 Stage: made by `anabranch.controller.server` and by tests; `anabranch.controller.app` serves it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Stage: between the app and the service. Pulsar stores an empty override for an u
 names the field. `decisions.autoscale.policy` decides what is valid.
 """
 
-from __future__ import annotations
-
 from pydantic import ValidationError
 from pydantic_core import from_json
 

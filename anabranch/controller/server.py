@@ -3,8 +3,6 @@
 Stage: called by `anabranch serve controller`. All faults of the configuration are found before the first request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -6,8 +6,6 @@ and written by compare-and-set; the loser of a race reads again, so that of two 
 and the other learns that the segment is no longer active.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -3,8 +3,6 @@
 Stage: between the raw path and the service; the canonical spelling is that of `anabranch.auth.spelling`.
 """
 
-from __future__ import annotations
-
 from anabranch.auth.spelling import SpellingError, canonical, decode_once
 from anabranch.controller.errors import BadRequest, PreconditionFailed
 from schemas.base import MAX_NAME_BYTES

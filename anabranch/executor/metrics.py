@@ -4,8 +4,6 @@ Stage: beside `anabranch.executor.process`, which serves them at `[executor] met
 docs/operations.md, "Brakes".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry

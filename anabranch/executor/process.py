@@ -3,8 +3,6 @@
 Stage: called by `anabranch serve executor`. Faults of the lake are reported before any work begins.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

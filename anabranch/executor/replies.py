@@ -4,8 +4,6 @@ Stage: under the actors, above `anabranch.executor.kernel`. A reply that is neit
 becomes `NoAnswer`, and the subject has to be looked at.
 """
 
-from __future__ import annotations
-
 from anabranch.admin.answers import Answered, Denied, Refused, Rejection, Reply
 from anabranch.executor.kernel import family
 from anabranch.executor.kernel.family import Answer, CallAccepted, NoAnswer

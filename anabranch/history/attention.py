@@ -1,7 +1,5 @@
 """Conditions of the fleet that need a person, in a sentence each, for `status` and the page. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

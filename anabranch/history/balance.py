@@ -3,8 +3,6 @@
 Stage: the end of `anabranch run --local`, beside `anabranch.history.summary`; one pass over the raw tables.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

@@ -6,8 +6,6 @@ refresh costs milliseconds regardless of the history. There is a single source: 
 Longer than other modules because all tables change the same topics.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

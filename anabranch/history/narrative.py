@@ -3,8 +3,6 @@
 Stage: for the report of a local run (`anabranch.local.report`).
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ records when a load was last seen if its samples changed nothing, so all loads a
 reporter is seen by the job, but not here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast

@@ -4,8 +4,6 @@ Stage: start-up, after a checkpoint was lost. The new folder holds an id for Spa
 of every bucket and the Kafka offsets to continue from. Spark is given these until a batch is committed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

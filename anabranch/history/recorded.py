@@ -5,8 +5,6 @@ are unordered. Every table is read once, a few rows at a time; relevant rows go 
 successive batches. Then the chunks are returned in order. A lake of a single chunk needs no files.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Stage: under `anabranch lake retain`, beside the job and all others: it only rea
 change.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone

@@ -4,8 +4,6 @@ Stage: the read end, over the whole lake at once; `anabranch status` prints it. 
 so it stays right when the controller, Kafka or the job are down, and reports that.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime

@@ -4,8 +4,6 @@ Stage: the read end, over the whole lake at once; the report of a local run cont
 its own instant.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """History of switches between BookKeeper clusters by phase (views `bookie_switches`, `bookie_steps`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any

@@ -3,8 +3,6 @@
 Stage: drawing, below `anabranch.local.screen.frame`. Names from outside are made printable here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from datetime import datetime

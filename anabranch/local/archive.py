@@ -7,8 +7,6 @@ they differ; the next set-up then makes it again. Saves about 5 of 25 s until Sp
 `python -m anabranch.local.archive NAME HOME JARS FILE` it is the process whose classes are archived.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Its data survives kill -9 and restarts. Ports are chosen once per process unless they are set.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import socket

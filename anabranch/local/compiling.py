@@ -4,8 +4,6 @@ Stage: under `anabranch.local.setup`. Janino knows no lambdas, so the sources ha
 sources, so it is compiled again when they change.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

@@ -12,8 +12,6 @@ goes on where it would have been. One topic's demand is made of
 - subscriptions whose consumers come and go, fewer at night.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

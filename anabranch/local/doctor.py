@@ -3,8 +3,6 @@
 Changes nothing; in an object store it makes a table of its own and deletes it.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -4,8 +4,6 @@ Stage: under `anabranch.local.broker`, `tests.harness.zookeeper` and `anabranch.
 the command and the readiness check.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ A list is dealt out to a few processes of Ivy: most of the time goes by waiting 
 one jar after the other. Each knows the jars by name only, so nothing is resolved.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

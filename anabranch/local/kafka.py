@@ -1,7 +1,5 @@
 """`python -m anabranch.local.kafka [FOLDER]`: a Kafka of one node with all topics, until Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from pathlib import Path

@@ -4,8 +4,6 @@ Stage: `anabranch run --local`. Chooses the ports, writes them into a settings f
 the order of their dependencies, and stops them in reverse order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

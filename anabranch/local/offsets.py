@@ -1,7 +1,5 @@
 """Kafka's end offsets: the number of sent messages, to compare with the lake's counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ Stage: under `anabranch.local.supervisor`. A session may outlive the part's main
 killed, or a worker that left its process group. Only processes of sessions that were started here are ever signalled.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

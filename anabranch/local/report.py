@@ -4,8 +4,6 @@ Stage: the end of `anabranch run --local --report FILE`. Counts come from the De
 messages comes from Kafka's end offsets. What cannot be known is null.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 The state is the lake, the broker's data, the layouts and the checkpoint.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

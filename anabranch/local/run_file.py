@@ -3,8 +3,6 @@
 Laid over the run's other settings for its parts. Alone, with `--config`, it leads commands to the run's own lake.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

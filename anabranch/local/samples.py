@@ -4,8 +4,6 @@ Pure. A broker reports in columns, its topics together. One topic of `BY_HAND` i
 writes messages by hand: both forms stay in use.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby

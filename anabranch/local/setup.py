@@ -6,8 +6,6 @@ local run). A folder of jars appears as a whole or not at all. Those of a real P
 for one. `ANABRANCH_IVY_SETTINGS` may name an Ivy settings file, for those who fetch from a mirror.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import shutil

@@ -1,7 +1,5 @@
 """The demand of the local run per slice of the key space, for a simulation of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -5,8 +5,6 @@ generator's first start, and rates are fractions of `[traffic] peak_msg_rate_in`
 conf/policies/story.toml and return to the same keys in each round, so what was split is needed again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

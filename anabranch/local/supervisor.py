@@ -4,8 +4,6 @@ Stage: the local run. Before a part is started again everything left of its sess
 share a checkpoint. What was started is on record: the next supervisor cleans up after one that was killed.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

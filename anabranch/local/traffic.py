@@ -8,8 +8,6 @@ Everything is level-based: each pass compares what is wanted now with what is kn
 the broker or of this process needs no special case. While the controller is down, the last known layouts stand in.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

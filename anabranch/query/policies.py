@@ -3,8 +3,6 @@
 Stage: under the views that compare load with thresholds. The rules are those of the job (`engine.autoscale.policies`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

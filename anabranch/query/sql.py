@@ -4,8 +4,6 @@ Stage: under `anabranch sql`, and other questions in SQL of the read side. It ca
 first, and only a plan that reads is run.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -3,8 +3,6 @@
 Stage: under commands and pages that take a topic's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 

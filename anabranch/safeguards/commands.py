@@ -3,8 +3,6 @@
 Stage: under the command line and the page. Each act is made knowing all before it (`lake.brakes`).
 """
 
-from __future__ import annotations
-
 import getpass
 import socket
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A call occupies a slot from when it is granted until 60 seconds after it ended. 
 the two, so no window of 60 seconds, wherever it begins, contains more calls than there are slots.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 WINDOW_SECONDS = 60.0

@@ -4,8 +4,6 @@ The executor never reads them: it derives what holds a decision from the brakes 
 lake that cannot be written delays nothing.
 """
 
-from __future__ import annotations
-
 import logging
 from datetime import datetime
 

@@ -4,8 +4,6 @@ Brakes apply in the order in which people have to deal with them: stop, pause, m
 decision that has waited for too long expires: the load that it was decided on may be gone, so the job decides again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, get_args

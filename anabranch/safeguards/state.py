@@ -5,8 +5,6 @@ table is read as a whole: reads are limited to days, ids and columns. The live s
 (`anabranch.history.live`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from dataclasses import dataclass

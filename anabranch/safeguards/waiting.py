@@ -5,8 +5,6 @@ further call. Owned by the loop's thread, except for `holds_now`. Nothing here h
 and stops are in `brakes`, calls and failures in `outcomes`.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping

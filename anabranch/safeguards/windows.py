@@ -4,8 +4,6 @@ A window is an interval of wall-clock time, so its length follows changes of the
 skipped time counts as the same distance after the change; where they go back, the first of two equal times counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo

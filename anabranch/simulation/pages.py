@@ -1,7 +1,5 @@
 """Parts of the offline HTML files (plotly) and of tables in a terminal, for all simulations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from html import escape

@@ -3,8 +3,6 @@
 Stage: above the pages, under `anabranch.web.server`. `create_app` is all that a test needs: it opens no port.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

@@ -1,7 +1,5 @@
 """Questions to the lake that take longer than a look into memory: a few at a time; and who asks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

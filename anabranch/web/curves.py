@@ -3,8 +3,6 @@
 Stage: beside the drawings. A load on record counts until the next one: the job records only what moved.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final

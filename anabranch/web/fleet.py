@@ -5,8 +5,6 @@ each a short `TopicRow` is kept here, by which a hundred thousand are searched a
 made for those that a page shows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

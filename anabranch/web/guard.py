@@ -6,8 +6,6 @@ controller: `read` sees, `operate` acts. A browser signs in once with a token an
 form, and a strict content security policy.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 from urllib.parse import parse_qsl, quote

@@ -3,8 +3,6 @@
 Reads only the days that the window touches, and of them only that topic's rows.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_right
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ by whether it answers; the distance to Kafka's end and the collector by their ow
 longer answers is named before its silence in the lake is long enough to mean something.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 The process is started by the first question, answers one at a time, and keeps a checkpoint of each topic.
 """
 
-from __future__ import annotations
-
 import copyreg
 import threading
 from datetime import datetime, timedelta

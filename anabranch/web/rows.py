@@ -3,8 +3,6 @@
 Stage: under `fleet`, `trend`, `processes` and the pages of topics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 

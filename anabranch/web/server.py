@@ -3,8 +3,6 @@
 Stage: called by `anabranch serve web`. All that can be wrong with the set-up is found before the first request.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable

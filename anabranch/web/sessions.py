@@ -3,8 +3,6 @@
 Stage: under `anabranch.web.guard`. Sessions are kept in memory: after a restart of the page people sign in again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

@@ -4,8 +4,6 @@ Stage: under the top of every page. Each process is asked in a thread of its own
 large fleet are megabytes; what it does not say is unknown.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

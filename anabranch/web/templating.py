@@ -1,7 +1,5 @@
 """The templates, and what they may call: everything from outside is escaped, and shown on one line."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any

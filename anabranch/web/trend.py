@@ -3,8 +3,6 @@
 It begins with the process: what was before is in the lake, topic by topic.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass

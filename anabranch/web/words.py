@@ -1,7 +1,5 @@
 """Names, instants and numbers for a page: text that no browser and no eye is misled by. Pure."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 from typing import Any

@@ -15,8 +15,6 @@ the model check) changes them here. What is committed sets a clock, never what w
 The rules of samples are over columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import NamedTuple

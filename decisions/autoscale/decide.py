@@ -21,8 +21,6 @@ Where the PIP is silent this is what Pulsar 5.0.0-M1 does, with every tie broken
 lowest hash start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -10,8 +10,6 @@ Topics are walked in blocks that fit the processor's cache, one policy at a time
 Longer than other modules because both passes share these columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce

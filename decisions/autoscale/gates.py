@@ -6,8 +6,6 @@ gate from `PRECEDENCE`, the job's metrics take their labels from it, and docs/ga
 `PRECEDENCE`, and its reading in `decide` and in `fleet`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

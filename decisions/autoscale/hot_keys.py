@@ -8,8 +8,6 @@ more segments cannot help. Loads are compared at one instant, not with those mea
 Hashes are inclusive ranges; instants are milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Evidence for both passes: known and missing loads, and the pause after failed decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from decisions.autoscale.gates import Gate

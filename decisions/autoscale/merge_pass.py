@@ -10,8 +10,6 @@ that may merge do, each after a cooldown of its own. By `settleSeconds` and `ret
 as its load may come back, and what was split in search of a hot key is given back (`hotKeySplits`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 

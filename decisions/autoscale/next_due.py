@@ -5,8 +5,6 @@ these instants, and the engine's columns keep parts of them between ticks. A tes
 topic. Instants are milliseconds.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

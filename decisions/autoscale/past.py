@@ -8,8 +8,6 @@ The rests (`settle_ms`, `regret_window_ms`) stand once more in columns, in `deci
 regrets in `anabranch.simulation.topics.applying`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 from typing import Literal, NamedTuple
 

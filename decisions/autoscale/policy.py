@@ -6,8 +6,6 @@ invalid combination turns scaling off for the topic and names the rule, anything
 other modules because every field stands here once, with its bounds and its source.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Stage: under `decisions.autoscale.next_due`. A caller picks from each array by t
 Waits are milliseconds. One that is too long for sums of 64 bits is cut; it means the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ Stage: under both passes of `decisions.autoscale.decide`, one segment at a time;
 same over columns. Rates are per second in the PIP's order: msgRateIn, bytesRateIn, msgRateOut, bytesRateOut.
 """
 
-from __future__ import annotations
-
 from decisions.autoscale.policy import Policy
 from schemas.metadata import RATES
 

@@ -7,8 +7,6 @@ the busiest one carries enough to be worth a split; else the lane raises all seg
 same number at once. Buckets are never taken away: a count of consumers that comes and goes must not move clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ Each rule comes twice, for one sample and for columns of them; a property test c
 (`engine.autoscale.filtering`) calls the one over columns; the one for a sample is the rule to read and to compare with.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -18,8 +18,6 @@ no excuse but the load of the segment. So, of each slow segment, the first that 
 The topic's cause is that of the largest part of the backlog. What was not reported is unknown, never "not slow".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ Stage: the input of `decisions.autoscale.decide`. `now` and all instants are mil
 second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

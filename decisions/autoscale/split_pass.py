@@ -8,8 +8,6 @@ As the PIP has it one segment of a topic is split at a time, with one cooldown. 
 are above a threshold are split at once, each after a cooldown of its own, and all that consumers lack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

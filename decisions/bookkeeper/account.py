@@ -3,8 +3,6 @@
 Stage: filled by every module of the family that applies a gate; `gates` lists them.
 """
 
-from __future__ import annotations
-
 from decisions.bookkeeper.gates import SENTENCES, BookieGate
 from schemas.bookie_answers import BookieReading
 

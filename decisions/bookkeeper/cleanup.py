@@ -5,8 +5,6 @@ lost promotion is no failure; a deletion waits for the longer of the two windows
 only.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount

@@ -3,8 +3,6 @@
 Stage: over `registry`, `switching` and `cleanup` (commands) and `work` (steps of a switch).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from decisions.bookkeeper.account import BookieAccount

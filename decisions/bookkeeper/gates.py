@@ -3,8 +3,6 @@
 Stage: under the whole family. Run as `python -m decisions.bookkeeper.gates`: the table of docs/bookies.md.
 """
 
-from __future__ import annotations
-
 from decisions.kernel.readings import NamedReason
 
 

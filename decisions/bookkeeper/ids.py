@@ -5,8 +5,6 @@ Stage: under `switching`. BookKeeper gives short ids (31 bits) until a long gene
 with its next id. A cluster that cannot be reached is unknown, and unknown ids hold.
 """
 
-from __future__ import annotations
-
 from decisions.bookkeeper.account import BookieAccount
 from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.seen import BookieView

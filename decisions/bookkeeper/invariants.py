@@ -4,8 +4,6 @@ Stage: beside `work`, under `decide` (`anabranch bookies check`). Each is one fu
 shows: what is not in it is not claimed either way, and `unseen_invariants` says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 

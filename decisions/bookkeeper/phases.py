@@ -5,8 +5,6 @@ when the registry has the target as ACTIVE, LIVE_DUAL_READ when every broker has
 `schemas.bookies`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from decisions.bookkeeper.cleanup import cleanup_candidates

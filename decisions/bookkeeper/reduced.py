@@ -3,8 +3,6 @@
 Stage: for `anabranch.bookkeeper.orchestrator`, which records it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 

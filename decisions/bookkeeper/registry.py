@@ -4,8 +4,6 @@ Stage: beside `switching`. That change is one transaction. Source: PIP-477 "Regi
 cluster that still owns ledgers.
 """
 
-from __future__ import annotations
-
 from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
 from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import require_distinct

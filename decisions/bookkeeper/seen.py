@@ -5,8 +5,6 @@ is: by its stamp; without one, by the bootstrap record when it was made before t
 guess (PIP-477 rev 3, "Resolution"; I17). The same rule serves reading, opening and deleting (I15).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

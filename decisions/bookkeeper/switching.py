@@ -6,8 +6,6 @@ registry says so. A rollback is the same work the other way round under the next
 target since is copied back and not lost (holes 1 and 6).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount

@@ -4,8 +4,6 @@ Stage: under `registry`. Source: PIP-477 "Register": no URI twice; on one ensemb
 those that BookKeeper's client and Pulsar's brokers take.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ clusters and the records show decides, so a step that was done is not asked for 
 Source: PIP-477 phases 4 and 5. Steps are in a fixed order: schemas before cursors, by path and ledger.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum

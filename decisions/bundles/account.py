@@ -3,8 +3,6 @@
 Stage: filled through `cluster`; `gates` lists the gates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

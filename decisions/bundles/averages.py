@@ -4,8 +4,6 @@ Source: `TimeAverageMessageData`, `BundleData`, `TimeAverageBrokerData`. The pla
 cap; from then on every sample weighs one part in the cap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from schemas.base import build_model

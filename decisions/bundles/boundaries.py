@@ -3,8 +3,6 @@
 Source: `NamespaceBundleSplitAlgorithm`. A topic's hash is the CRC-32 of its full name.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import zlib

@@ -4,8 +4,6 @@ Source: `LoadManagerShared`, `SimpleResourceAllocationPolicies`. Stage: before e
 leave its broker.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ Stage: made once by `decide`, passed to every rule. Rules read `reports`, `bundl
 only `memory`, a copy of the snapshot's state, and `account`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

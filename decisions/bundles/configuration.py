@@ -3,8 +3,6 @@
 Stage: read once for each cycle. Source: Pulsar's `ServiceConfiguration`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

@@ -3,8 +3,6 @@
 Stage: over `shedding`, `splits` and `placement`; the caller of each minute is `engine.bundles.cycle`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -5,8 +5,6 @@ fixed release does, one that is off as the release before it. Run as `python -m 
 docs/bundles.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

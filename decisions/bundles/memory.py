@@ -3,8 +3,6 @@
 Stage: under `decide` and `cluster`; `engine.bundles.clusters` keeps it between cycles.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from schemas.bundles import BalancerState, BundleData, GainCost, GainMemory, GainMove, HitCounts

@@ -1,7 +1,5 @@
 """Numbers as Java has them, where the outcome depends on it, and choices that a seed settles."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ matches all that Java's does, and more. Look-around only restricts, so it is lef
 Whoever asks about an inexact pattern must treat a match as "perhaps".
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Stage: under `projection`, which makes one from each report; strategies of profile `default` try out moves on them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 Load = tuple[float, float, float]

@@ -4,8 +4,6 @@ Stage: between the view of a cycle and the strategies of profile `default`; the 
 counts at once and until a report from after it has settled says where the bundle is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import TypeAlias

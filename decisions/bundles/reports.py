@@ -4,8 +4,6 @@ Source: PIP-192's `BrokerLoadDataReporter` and the modular manager's `needBroker
 state; instants are arguments, milliseconds since 1970.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

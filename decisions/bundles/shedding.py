@@ -3,8 +3,6 @@
 Source: `ModularLoadManagerImpl.doLoadShedding`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 

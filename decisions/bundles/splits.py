@@ -4,8 +4,6 @@ The modular leader looks at every broker's last report and at long-term averages
 bundles of this moment, after enough cycles in a row. Profile `default` waits for as many with either manager.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias

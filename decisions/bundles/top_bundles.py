@@ -3,8 +3,6 @@
 Stage: before `decide`, for reports with more bundles than a broker publishes. Source: `TopKBundles`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

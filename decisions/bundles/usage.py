@@ -4,8 +4,6 @@ Source: `LocalBrokerData`, `ResourceUsage`. Percentages are single-precision as 
 are double.
 """
 
-from __future__ import annotations
-
 from decisions.bundles.configuration import Configuration
 from decisions.bundles.numbers import to_float32
 from schemas.bundles import BrokerLoadData, LocalBrokerData, ResourceUsage

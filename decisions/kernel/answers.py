@@ -4,8 +4,6 @@ Stage: between a family's `decide` and those who write its answer down. A family
 have what `Action` asks for, so that a row of the table `decisions` is written without knowing the family.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol

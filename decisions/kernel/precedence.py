@@ -8,8 +8,6 @@ The same table serves an evaluation of one subject, here, and one over columns (
 pages that explain them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum

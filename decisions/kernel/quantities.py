@@ -4,8 +4,6 @@ Stage: under every reader of policy files. Units: durations in seconds, sizes in
 Pulsar), rates in messages per second.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fractions import Fraction

@@ -4,8 +4,6 @@ The hash that PIP-468 "SegmentLayout" finds an active segment by. A real Pulsar 
 raw 32-bit hash of the key's bytes.
 """
 
-from __future__ import annotations
-
 _MASK = 0xFFFFFFFF
 
 

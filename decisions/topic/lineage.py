@@ -4,8 +4,6 @@ Stage: under `decisions.topic.layout`, whose methods answer from here, and under
 (`engine`, the model check). A DAG is a mapping of segment ids to segments; it has no edges to pruned segments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Literal

@@ -3,8 +3,6 @@
 PIP-468 "Segment Topic Management via Admin API": the range in four hexadecimal digits each, then the id in decimal.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

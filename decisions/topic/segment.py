@@ -1,7 +1,5 @@
 """Segment of a topic: a range of hashes, its place in the DAG and the topic that holds its messages."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Any
 

@@ -6,8 +6,6 @@ topics with an event. A decision is recorded with its whole snapshot; the snapsh
 demand.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Stage: the second of a record (parse, filter, store, count, record). Drops annou
 known state, and samples that are no significant change (PIP-483 "Significant-change threshold").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 

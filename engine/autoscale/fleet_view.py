@@ -5,8 +5,6 @@ rebuilt at the tick, or before it if there are many, as when a fleet's layouts a
 decoded. Loads are gathered by row at each tick.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

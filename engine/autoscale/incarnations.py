@@ -7,8 +7,6 @@ it does not, as with Pulsar's own, it is judged by its time, and layouts by thei
 Stage: under filtering. A bucket remembers when incarnations ended for as long as Kafka keeps the announcements.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from decisions.topic.layout import SegmentLayout

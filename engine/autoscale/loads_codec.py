@@ -6,8 +6,6 @@ because passing a value from Spark's store to a worker costs the worker 5 ms per
 that. Entries up to version 3 were not compressed.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -5,8 +5,6 @@ verified in those columns. Slots of one topic's segments are adjacent, those of 
 evenly; collisions continue in wide steps.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Stage: the first of a record (parse, filter, store, count, record), after `engine.kernel.parsing`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -4,8 +4,6 @@ Stage: inside the stateful operator. The resolution rules are in `decisions.auto
 resolution").
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Stage: the last two of a sample (parse, filter, store, count, record). `engine.k
 events; `engine.autoscale.evaluation` makes the rows of `decisions` and `holds`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa

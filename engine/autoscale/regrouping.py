@@ -5,8 +5,6 @@ Their loads and the shared policies go with them.
 Stage: beside the job, where state is grouped differently from its buckets (`anabranch.history.state_snapshots`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from engine.autoscale.family import LOADS, TOPICS

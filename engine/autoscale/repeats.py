@@ -8,8 +8,6 @@ incarnation or of none named, and not from a newer sender. They count as accepte
 replay without them reaches the same state.
 """
 
-from __future__ import annotations
-
 from engine.autoscale.topics import BucketState, TopicState
 from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, digest_of
 from schemas.kafka.messages import LayoutsKnown

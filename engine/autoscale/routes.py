@@ -6,8 +6,6 @@ The judgement on a segment is cached with its row until the layout, rows or poli
 samples are routed in columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 

@@ -5,8 +5,6 @@ instant, which all segments repeat. So most first layouts, and the records kept 
 for these digits.
 """
 
-from __future__ import annotations
-
 from struct import Struct
 from typing import NamedTuple
 

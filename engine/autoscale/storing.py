@@ -5,8 +5,6 @@ the topic must be evaluated now. Clock rules are in `decisions.autoscale.clocks`
 merge depths in `decisions.autoscale.past`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from decisions.autoscale.clocks import (

@@ -4,8 +4,6 @@ Stage: the state of the family except loads (`engine.autoscale.loads`). `engine.
 bytes, `decisions.autoscale.clocks` the clock rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ which a hundred thousand decode in half a second. Up to version 4 topics were JS
 (`engine.autoscale.topics_codec_v4`).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Stage: under `engine.autoscale.topics_codec`. An entry is a version byte, then l
 compressed from version 2 on: a header, then one per topic.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from typing import Any

@@ -6,8 +6,6 @@ the order, repetition and batches of its messages. The message itself dates it (
 breaks ties.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TypeAlias
 

@@ -5,8 +5,6 @@ reports, averages and namespaces, null for removed ones, and the remaining field
 pending is not written again when it takes effect.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from typing import Any, TypeVar

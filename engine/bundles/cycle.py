@@ -6,8 +6,6 @@ is applied here, not on arrival, to the newest report of each broker since the l
 on how messages arrived. A bundle's averages take one sample from each report in effect.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ only reports would keep emptying a broker while decisions on its bundles wait fo
 executor. A move therefore counts from its decision until a report made after its application shows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar

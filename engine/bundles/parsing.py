@@ -4,8 +4,6 @@ Stage: the first of a message, after `engine.kernel.parsing`; looks at one messa
 rejected: they are the newest message about their cluster and hold it (`engine.bundles.cycle`).
 """
 
-from __future__ import annotations
-
 from engine.kernel.family import Reading, read_unchanged
 from schemas.kafka.broker_messages import (
     BalancerPolicies,

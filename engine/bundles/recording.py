@@ -4,8 +4,6 @@ Stage: the last of a cycle. A full snapshot is megabytes, so a decision records 
 source and destination; replay rebuilds the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ Stage: under `engine.autoscale.loads`. A version byte, the length of a JSON head
 (free fields and the length of each array), then the arrays one after the other, little-endian.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from typing import Any

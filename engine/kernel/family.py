@@ -5,8 +5,6 @@ parsed messages, refuse or ingest them, ingest columnar samples, evaluate, and r
 `engine.families` lists those that run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 

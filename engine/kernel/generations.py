@@ -4,8 +4,6 @@ Every change increments a counter; a cache compares it with the generation from 
 another's cache, and nothing of this is stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 MAX_NAMES = 1_000_000

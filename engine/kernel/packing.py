@@ -7,8 +7,6 @@ continue as dead-letter rows with a bounded piece of their bytes, so garbage is 
 unchanged and are parsed again after the shuffle; one with entries of several topics is split among their buckets.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ alone defines valid messages; `schemas.codecs.plain_events` is a fast path to th
 values (a layout, say) and may reject those. The reasons for dead letters: `schemas.kafka.messages.RejectReason`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

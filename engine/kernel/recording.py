@@ -4,8 +4,6 @@ Stage: the last one of a message in a bucket. A message that reaches every bucke
 them, its home.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

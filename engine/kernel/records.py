@@ -4,8 +4,6 @@
 which `streaming.sink.sink` reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Settings that the job sends to every worker, and the batch it has to repeat."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

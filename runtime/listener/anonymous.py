@@ -3,8 +3,6 @@
 A refusal is answered at a pace by network: whoever is refused at full speed waits, and costs nothing meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

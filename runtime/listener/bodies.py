@@ -3,8 +3,6 @@
 Stage: under the gates of controller and page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from starlette.types import Message, Receive

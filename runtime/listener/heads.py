@@ -1,7 +1,5 @@
 """Heads of requests: refused before they are parsed when h11 would take long for them."""
 
-from __future__ import annotations
-
 import re
 
 import h11

@@ -11,8 +11,6 @@ in its headers, which a page cannot change, and no other client sends them:
   person typed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 

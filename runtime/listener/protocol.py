@@ -14,8 +14,6 @@ uvicorn itself limits only the silence after a response, and h11 the size of a h
 | response sent, client reads nothing | `body_seconds`, then a reset |
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 All that can be wrong with a port is found before the first request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

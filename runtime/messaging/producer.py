@@ -13,8 +13,6 @@ Stage: under every long-lived producer: ticks, announcements, outcomes, traffic.
 the compression (samples: `anabranch.collectors.publisher`). A `LastingProducer` is used by one thread.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ A process that runs without progress is not alive: a supervisor restarts it. One
 as Kafka, is alive but not ready: a restart would not help.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import NamedTuple

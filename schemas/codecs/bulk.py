@@ -7,8 +7,6 @@ over raw bytes). Other messages, and all reasons for refusals, are left to it. P
 not validate skipped fields: invalid UTF-8, or a number of any length, would pass there.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

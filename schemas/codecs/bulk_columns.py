@@ -6,8 +6,6 @@ They accept every message accepted here without refusing a sample, with equal va
 decoded once.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Stage: in the job, before the shuffle (`engine.kernel.packing`), behind `schemas.kafka.messages`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Stage: under every producer that periodically repeats its announcements. `schema
 the job, before the shuffle. The digest itself: `schemas.codecs.plain_events.digest_of`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 

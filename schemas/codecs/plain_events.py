@@ -9,8 +9,6 @@ The layout is extracted first, and only parsed on demand (`read_layout`): most a
 which its digest is enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 

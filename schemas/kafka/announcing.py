@@ -4,8 +4,6 @@ Stage: under `anabranch.controller.outbox.announcements` and `anabranch.collecto
 messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from schemas.kafka.messages import LayoutCause

@@ -8,8 +8,6 @@ providers (KIP-297, KIP-421) resolve inside the client. So no plan, log, user in
 holds one; the environment or the file must be the same on every node that reads Kafka.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ For explanations only: no decision uses it. Part of `schemas.kafka.messages` (fr
 `schemas.snapshot`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -5,8 +5,6 @@ topic's name, so a topic's messages keep their order; samples in columns by thei
 `bundles` are keyed by the cluster, and are needed only where that family is enabled.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from schemas.kafka.messages import MAX_VALUE_BYTES

@@ -3,8 +3,6 @@
 Their effect over time: `anabranch.safeguards`.
 """
 
-from __future__ import annotations
-
 from datetime import time
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError

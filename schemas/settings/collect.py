@@ -3,8 +3,6 @@
 Stage: part of `schemas.settings.root`. Address, token and TLS of the cluster are those of `[controller]`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

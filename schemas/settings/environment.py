@@ -5,8 +5,6 @@ or JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is
 one with single underscores that is nearly a variable's name.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -3,8 +3,6 @@
 Stage: logged when a part starts. Each sentence says what, where, and which setting fixes it.
 """
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Callable, Iterator, Sequence
 

@@ -5,8 +5,6 @@ A key that is no longer read (`FORMER`) must not stop a process: it is left out,
 nothing over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Stage: a part of `schemas.settings.root`. Each process has its port in its own section, `metrics_port`.
 """
 
-from __future__ import annotations
-
 from schemas.settings.controller import HostName
 from schemas.settings.section import Section
 

@@ -1,7 +1,5 @@
 """Common base of all settings sections, and the error for invalid settings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator

@@ -3,8 +3,6 @@
 Stage: under `settings`. The class of fault that git closed with `safe.directory`.
 """
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Section `[web]`: the page that operators keep open."""
 
-from __future__ import annotations
-
 from schemas.settings.controller import HostName
 from schemas.settings.section import Port, Section
 

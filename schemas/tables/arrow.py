@@ -3,8 +3,6 @@
 Used by every writer and reader of Delta that goes through delta-rs, and by the streaming job's driver.
 """
 
-from __future__ import annotations
-
 import types
 import typing
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ Used to compare a repeated batch with its first attempt, and stored as the check
 numbers must not change.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection
 

@@ -5,8 +5,6 @@ The physical schema is derived (`schemas.tables.arrow`). Times are UTC instants 
 of the row's own time and the partition column. Longer than other modules because every column stands here once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal

@@ -6,8 +6,6 @@ is never mistaken for an old one. An old copy of a checkpoint can be: its next b
 lake already holds, with other records in them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Data for the first start on a rebuilt checkpoint, given to Spark until a batch is committed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ settings in the checkpoint, under the number of the first batch that it can begi
 state's layout cannot change at all.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import asdict

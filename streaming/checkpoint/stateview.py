@@ -3,8 +3,6 @@
 Stage: under `anabranch lake state`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

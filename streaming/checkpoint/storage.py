@@ -4,8 +4,6 @@ Stage: start-up. `file:` URLs mean the local folder, so that both spellings are 
 URLs go through Hadoop's `FileSystem`, as in Spark itself.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -10,8 +10,6 @@ refuses valid state if that description differs in one of two ways:
 The contents of state values are read by the engine (`engine.autoscale.topics_codec`, `engine.autoscale.loads_codec`).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 

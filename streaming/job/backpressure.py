@@ -5,8 +5,6 @@ samples must not make batches long. A message holds between one and ten thousand
 reading: the first batches after a start are small, and each later one is limited by the duration of its predecessor.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Stage: used by `job` and by `anabranch serve stream`, which exits with the remedy.
 """
 
-from __future__ import annotations
-
 DELAYS_SECONDS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Delays before a failed query restarts in the same process, as long as no batch is written."""
 

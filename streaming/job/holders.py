@@ -10,8 +10,6 @@ any partition. To cancel a task, Spark closes its connection. It also sends the 
 all of them, so only the connection identifies the task.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import select

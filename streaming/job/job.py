@@ -3,8 +3,6 @@
 Stage: the driver's main. It stops between batches; whatever happens, the next start continues from the checkpoint.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Stage: beside the query, in the driver, under `streaming.job.watch`.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Stage: fed by the sink and the query's progress; workers are not involved. Count
 Prometheus expects. `streaming.job.metrics` defines the metrics.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import groupby

@@ -5,8 +5,6 @@ Stage: the vocabulary of `streaming.job.meter`, which fills them. docs/metrics.m
 the two that count holds are defined beside their gates in `decisions.autoscale.gates`.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 

@@ -4,8 +4,6 @@ Stage: start-up. A policy known only from settings could change under a batch re
 `control-events` it is the same for every attempt, and for every replay of the lake (PIP-483 "Policy resolution").
 """
 
-from __future__ import annotations
-
 import time
 
 from confluent_kafka import KafkaException, Producer

@@ -4,8 +4,6 @@ Stage: start-up. A killed process cannot remove its folder: the next one does, s
 the disk. A live process holds the operating system's lock on a file in its folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

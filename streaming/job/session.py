@@ -3,8 +3,6 @@
 Stage: start-up. Under spark-submit its own `--conf` and `--properties-file` win over the file.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -5,8 +5,6 @@ samples never delay events. No JSON is read here: values travel as bytes to `eng
 samples before the shuffle; most events are parsed after it, in the operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession

@@ -6,8 +6,6 @@ evaluates everything. Boundaries follow the wall clock, waits the monotonic one:
 tick comes within one interval.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import threading

@@ -3,8 +3,6 @@
 Stage: under `streaming.job.meter`. Series of the client library take five times as much, and an object each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

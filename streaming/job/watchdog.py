@@ -4,8 +4,6 @@ Stage: beside the query, in the driver. The clock is an argument, monotonic seco
 evaluated as well: what counts is that the ticks of PIP-483 "Evaluation triggers" reach the lake.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Literal

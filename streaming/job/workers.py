@@ -4,8 +4,6 @@ Stage: `spark.python.daemon.module` of conf/spark.conf. Otherwise each worker wo
 first task. Workers of the state stage are `streaming.job.holders`, if Spark uses Unix sockets.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -4,8 +4,6 @@ Stage: in the operator, before the engine. Spark delivers a bucket's rows unorde
 wait in a temporary file until all have arrived.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import groupby

@@ -3,8 +3,6 @@
 Stage: called by `processor` for each bucket; `engine.kernel.bucket` is the engine.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ driver receives and commits with the rest. A failed attempt leaves files of its 
 vacuum` deletes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pyarrow as pa

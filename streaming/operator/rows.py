@@ -4,8 +4,6 @@ Stage: in the sink, and in the workers that write files. Instants arrive as mill
 timestamps; `batch_id` and `day` are added here. Rows are sorted, so that their order does not depend on Spark.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable
 from datetime import date, datetime

@@ -5,8 +5,6 @@ Stage: beside the job, in a session of its own; it changes no table. Unless `con
 open. The job itself never uses the metastore: it knows its tables by path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Stage: in the sink, before `lake`. Only the footers of files are read here, unless a caller asks for rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any

@@ -8,8 +8,6 @@ the executor waits for them. The other tables follow in parallel, and `batches` 
 Spark works; if another job takes the lease after that, our commit fails.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

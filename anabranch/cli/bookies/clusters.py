@@ -3,8 +3,6 @@
 Each is opened when it is first needed and closed at the end. The sidecar handles the clusters' ledgers.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """`anabranch decisions decide` for family `bookies`: a line in, an answer out, as JSON or as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

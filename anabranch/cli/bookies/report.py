@@ -3,8 +3,6 @@
 Stage: under `anabranch.cli.commands.bookies`; pure, text out of answers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 The report is text, JSON or a page.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import datetime

@@ -3,8 +3,6 @@
 Stage: under `anabranch bundles check`. A line is read up to a bound, so a file of one endless line costs no memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import IO
 

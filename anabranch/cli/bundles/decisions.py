@@ -1,7 +1,5 @@
 """`anabranch decisions decide` for family `bundles`: a line in, an answer out, as JSON or as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

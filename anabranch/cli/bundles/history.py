@@ -1,7 +1,5 @@
 """A cluster's brokers over time, for a terminal and for scripts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`anabranch whatif simulate --family bundles`: bundle balancers compared, as text, JSON or a page."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

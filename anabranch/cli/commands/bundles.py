@@ -1,7 +1,5 @@
 """`anabranch bundles`: explain moves of bundles and idle brokers; check an ownership channel."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

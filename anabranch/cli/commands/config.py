@@ -1,7 +1,5 @@
 """`anabranch config`: the settings that count in the end, checked, and their JSON Schema."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`anabranch serve controller`: run the scalable-topic controller, or copy its metadata."""
 
-from __future__ import annotations
-
 import re
 
 import click

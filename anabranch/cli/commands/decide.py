@@ -4,8 +4,6 @@ The dry run of the whole system: any snapshot, recorded or written by hand, can 
 profile or policy. Answers keep the order of the lines, and are written as soon as the lines read so far are decided.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 No Spark, no JVM. An approval or rejection is a row of the table `brakes`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`anabranch doctor`: checks the machine and the set-up."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """`anabranch serve executor`, and `anabranch decisions waiting`, `pause` and `resume`."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 

@@ -1,7 +1,5 @@
 """`anabranch history TOPIC`: splits and merges over the key space against time. No Spark, no JVM."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from datetime import datetime

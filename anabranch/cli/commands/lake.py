@@ -1,7 +1,5 @@
 """`anabranch lake`: create, show, compact and check the Delta tables, and register them in Spark SQL."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, datetime, timezone
 from typing import Any

@@ -1,7 +1,5 @@
 """`anabranch lake check`: find damage in the lake, and say how to repair it. Nothing is written."""
 
-from __future__ import annotations
-
 import json
 
 import click

@@ -1,7 +1,5 @@
 """`anabranch lake retain`: delete old rows, by [retention] or of one table; a dry run without --apply."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime, time, timezone

@@ -3,8 +3,6 @@
 Stage: over `anabranch.local.setup`, `traffic` and `reset`. `anabranch run` is in `anabranch.cli.commands.run`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 Exit codes as those of `anabranch topics`.
 """
 
-from __future__ import annotations
-
 import click
 
 from anabranch.cli.admin_client import AdminInterface

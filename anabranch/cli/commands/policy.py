@@ -1,7 +1,5 @@
 """`anabranch policy`: show a topic's policy with the source of each value; check policy files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

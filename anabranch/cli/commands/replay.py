@@ -1,7 +1,5 @@
 """`anabranch decisions replay`: all decisions and holds on record taken again. No Spark, no JVM."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

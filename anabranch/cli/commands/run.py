@@ -1,7 +1,5 @@
 """`anabranch run --local`: run the whole system here, with a screen or a report for scripts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

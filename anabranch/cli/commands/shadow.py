@@ -1,7 +1,5 @@
 """`anabranch whatif shadow report`: the cluster's own scaler and our decisions. No Spark, no JVM."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import datetime

@@ -1,7 +1,5 @@
 """`anabranch sql`: query the lake's tables and views in SQL without a JVM, singly or at a prompt."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """`anabranch lake state`: show the job's state of a topic; rebuild a lost checkpoint from the lake."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

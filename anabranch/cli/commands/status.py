@@ -1,7 +1,5 @@
 """`anabranch status`: how the fleet stands, in ten lines. No Spark, no JVM."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 

@@ -1,7 +1,5 @@
 """`anabranch serve stream`: runs the Spark job in the foreground."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

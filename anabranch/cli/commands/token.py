@@ -1,7 +1,5 @@
 """`anabranch config token`: manage the controller's bearer tokens in `[controller] tokens_file`."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ An override is checked here before anything is sent: unknown fields, wrong types
 Rules that need the wider scopes are the server's to check (PIP-483 "Policy resolution").
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

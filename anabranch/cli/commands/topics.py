@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 no answer.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """`anabranch serve web`: the page that operators keep open."""
 
-from __future__ import annotations
-
 import click
 
 from anabranch.cli.context import Context

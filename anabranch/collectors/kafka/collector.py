@@ -5,8 +5,6 @@ the consumer groups, and sends the rates. Between rounds the budget of calls goe
 messages. One thread does it all; a call waits for some seconds at most.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ Stage: called by `anabranch serve collector kafka`. It remembers nothing: rates 
 announces everything else.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -6,8 +6,6 @@ never zero. Retention and compaction do not move the end of a log, so they chang
 collector's clock.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Stage: under `collector`. A segment of which any part is unknown has no rates: t
 and neither splits nor merges by a guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Stage: under `collector`, which asks for the layout that is due. A segment's Kaf
 layout names it, so a topic with segments that its layout does not have is asked about again soon.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -9,8 +9,6 @@ Like Pulsar, this counts a consumer that lost its connection until a grace perio
 unknown no consumer is dropped, and a topic that was never seen completely counts one for each unseen active segment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 

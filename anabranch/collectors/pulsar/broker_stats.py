@@ -5,8 +5,6 @@ domain -> topic -> numbers; only `segment://` topics count here. A truncated ans
 loads are not zero. A number that is no rate (negative, infinite) makes only its segment unknown.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass, field

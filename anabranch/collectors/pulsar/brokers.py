@@ -6,8 +6,6 @@ then on, and one of 5.0.0-M1 that is elected after the leader's death never lear
 merge with 500 until it is restarted. See docs/pulsar.md.
 """
 
-from __future__ import annotations
-
 import time
 import zlib
 from collections import OrderedDict

@@ -3,8 +3,6 @@
 Stage: under `collector`. No call is in flight twice, and none raises.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import queue

@@ -6,8 +6,6 @@ restart need no case of their own. `loads`, `topics` and `namespaces` handle the
 and which of them is asked what and when. It is long because all of it is one thread's state.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

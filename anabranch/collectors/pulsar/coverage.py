@@ -3,8 +3,6 @@
 Stage: under `collector`, for `anabranch.collectors.status`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

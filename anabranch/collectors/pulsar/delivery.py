@@ -4,8 +4,6 @@ Beside `loads`; needs no call of its own, but where stats of slow segments are a
 one record an hour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 

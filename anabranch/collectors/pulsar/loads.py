@@ -4,8 +4,6 @@ Stage: under `collector`, which asks when `Refresh.due_at` has come. A broker th
 unknown, never idle: nothing is said of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

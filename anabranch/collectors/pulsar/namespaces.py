@@ -4,8 +4,6 @@ Stage: under `collector`. A list is never proof that a topic is gone: it is a re
 Pulsar 5.0.0-M1 lists a deleted topic on and on (a ghost): it is looked at again now and then only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Set
 

@@ -1,7 +1,5 @@
 """Pulsar collector as a process: assembled from the settings, stopped by signals."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import signal

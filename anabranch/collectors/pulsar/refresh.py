@@ -8,8 +8,6 @@ down. From the second computation on a load is read within two seconds, even if 
 reading per period is enough. Instants are seconds on the collector's clock.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 AGAIN_SECONDS = 1.5

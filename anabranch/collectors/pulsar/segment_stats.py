@@ -6,8 +6,6 @@ Under `broker_stats`. A number that is none, or is negative, counts as not repor
 rates, nor become a zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ changed lately, or a broker's load shows other consumers); of the other half mos
 the rest to those that are not.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice

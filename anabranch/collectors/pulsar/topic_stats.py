@@ -5,8 +5,6 @@ nothing, so no broker's load shows it; here it counts. Pulsar 5.0.0-M1 gives a n
 later ones a list of consumers and the type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Stage: under `collector`, which asks what `Sweep` names. A topic that is not fou
 called deleted, for a server's memory may be behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from anabranch.admin.answers import Answered, Refused, ServerFault

@@ -4,8 +4,6 @@ Routing uses the raw path, so that an encoded slash stays inside its segment; `a
 the segments. The whole body is read here, up to a bound, so that no endpoint waits for a sender.
 """
 
-from __future__ import annotations
-
 import logging
 
 from starlette.responses import JSONResponse, Response

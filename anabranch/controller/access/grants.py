@@ -4,8 +4,6 @@ A session lives longer, so its route holds a grant: it is checked again when the
 when its token was removed, has a lesser role, or is bound to other namespaces. Lives in the event loop of the app.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

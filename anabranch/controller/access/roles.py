@@ -11,8 +11,6 @@ tenant contain only what the caller may see (`Viewer`).
 | admin | also creating and deleting topics, and setting policies | admin |
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Depends, FastAPI, Security, params

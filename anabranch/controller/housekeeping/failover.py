@@ -4,8 +4,6 @@ Stage: called by the housekeeper. Topics with sessions, an open operation or sea
 all times; the others have one only while requests arrive.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Collection

@@ -5,8 +5,6 @@ Stage: lives in the event loop of the app. The nodes elect one housekeeper, whic
 dead leader has left with sessions or an open operation: there may never be a request for them (PIP-468 "Failover").
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

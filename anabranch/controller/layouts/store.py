@@ -5,8 +5,6 @@ names the term of its leader: one leader, and one writer of a topic at a time wi
 after it atomic. A namespace's policy has no leader; its write is a compare-and-set on the version read.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

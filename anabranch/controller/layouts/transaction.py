@@ -4,8 +4,6 @@ Stage: made by `anabranch.controller.layouts.store`, which commits it under the 
 own records of a topic, like `anabranch.controller.operations.journal`, with `put` and `delete`.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

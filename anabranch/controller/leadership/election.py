@@ -6,8 +6,6 @@ been frozen and missed the end of its session. So every write of a leader includ
 only the leader that created the node can commit it.
 """
 
-from __future__ import annotations
-
 import enum
 import logging
 import threading

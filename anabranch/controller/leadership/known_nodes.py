@@ -4,8 +4,6 @@ If others can write to ZooKeeper, or intercept the connection to it, only config
 tokens, on loopback, those of this machine, where several nodes are a trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 

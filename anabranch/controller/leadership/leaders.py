@@ -5,8 +5,6 @@ topics that a dead node has left. A follower keeps no state of a topic and looks
 thousand topics cost it nothing. Every write names its `Term`: work begun in one term cannot be finished in another.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

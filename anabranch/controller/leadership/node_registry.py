@@ -4,8 +4,6 @@ Leaders are identified by address, so two nodes with one address would each take
 node's value describes the process that holds the address, for the error message of a second one.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 A client is a token; without tokens all share one. Lives in one event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

@@ -3,8 +3,6 @@
 Stage: below both stores. No lock is held during a call, so a callback may use the store.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

@@ -3,8 +3,6 @@
 Both stores detect conflicts here, so they agree on the path reported and on the creation of the nodes above.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

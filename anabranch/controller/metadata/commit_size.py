@@ -5,8 +5,6 @@ consistent state; one that cannot be split is measured before any work for it st
 the real size; the store itself measures what it sends, to the byte.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Stage: called by `anabranch.controller.server` and by `store_copy`.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 from anabranch.controller.errors import StartError

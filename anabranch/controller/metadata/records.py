@@ -5,8 +5,6 @@ Stage: values at the paths of `anabranch.controller.metadata.store_paths`. A `Su
 consumer that comes or goes costs one small write. Connections and grace periods are not stored.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -5,8 +5,6 @@ to closing, and ephemerals are dropped at both ends, so also after a kill. Every
 ephemerals. Readers do not wait for writers. The process itself runs watches, since no other can write.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

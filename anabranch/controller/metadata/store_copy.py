@@ -5,8 +5,6 @@ controllers refuse a store with the mark, and the next copy starts over. The cop
 meanwhile, so that no controller starts.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing

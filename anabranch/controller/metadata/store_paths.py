@@ -26,8 +26,6 @@ Beyond the PIP:
 Names are percent-encoded, so that any name is one name of a path.
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote, unquote
 
 from schemas.ids import topic_name, topic_parts

@@ -4,8 +4,6 @@ Stage: below `anabranch.controller.server`. Runs once, inside the transaction th
 a crash the file has either the old format or the new.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator

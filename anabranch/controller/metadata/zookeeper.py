@@ -15,8 +15,6 @@ Stage: a `MetadataStore`. It implements the guarantees of the interface as follo
 Longer than other modules: reads, commits and watches compare nodes by the same versions and counters.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import ssl

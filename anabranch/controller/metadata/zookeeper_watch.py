@@ -5,8 +5,6 @@ fires, the node is read again, which sets the watch again, and differences to th
 change is missed: changes between two looks are coalesced, and after a reconnect the whole subtree is read.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

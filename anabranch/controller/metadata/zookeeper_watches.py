@@ -5,8 +5,6 @@ module removes it, at the server (request `removeWatches`) and in kazoo's tables
 server answers a client in the order of its requests, so a watch that is set later stays.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable

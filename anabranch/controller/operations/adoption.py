@@ -5,8 +5,6 @@ all hashes and a parent of every active one: the partitioner that filled them kn
 messages may be in any of them, and all are drained before an active segment is read.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated

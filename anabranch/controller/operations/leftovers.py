@@ -5,8 +5,6 @@ are unregistered. A segment can drop it only after the last of them has left (Ka
 Until then the name is recorded and cannot be reused: a new subscription would continue at the old position.
 """
 
-from __future__ import annotations
-
 import logging
 
 from anabranch.controller.layouts.store import LayoutStore

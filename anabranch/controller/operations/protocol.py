@@ -17,8 +17,6 @@ their ids are taken, and the operation is superseded when its parents have chang
 and is still ACTIVE then accepts no writes until it is split or merged again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 

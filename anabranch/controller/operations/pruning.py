@@ -7,8 +7,6 @@ to have read the segment before. CHECKPOINT subscriptions keep their positions t
 and they have a separate retention. `Pruning.kept` explains why a sealed segment still exists.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ A deletion begins by hiding the topic from everyone: 404. Next go its subscripti
 removes it, and with the last of them the topic is announced as deleted; then the segments; then the remaining records.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 

@@ -7,8 +7,6 @@ term begins, by the housekeeper in its rounds, and by the next caller who wants 
 One operation of a topic is open at a time. A term that has ended saves nothing, so its node stops after one step.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Announcements of changes as records for Kafka, built from the models of `schemas.kafka.messages`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

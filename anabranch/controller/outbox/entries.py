@@ -5,8 +5,6 @@ Stage: written by `anabranch.controller.layouts.transaction` in the commit of th
 crash.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

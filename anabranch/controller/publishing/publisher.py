@@ -7,8 +7,6 @@ messages from its client's queue after its successor has sent newer ones. Theref
 its sender, which rises with each new sender, and listeners ignore numbers lower than one they have seen.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

@@ -4,8 +4,6 @@ Of Pulsar's namespaces this controller supports only their existence and their a
 (`anabranch.controller.rest.policies`). Tenants are not administered: a tenant exists if it has a namespace.
 """
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Request
 
 from anabranch.auth.scopes import covers_resource

@@ -3,8 +3,6 @@
 `anabranch.controller.app` stores the parts in the app's state.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Final, cast
 

@@ -5,8 +5,6 @@ Stage: `anabranch.controller.policies` parses an override strictly; `anabranch.c
 its layout, a namespace's as a `PolicyEvent`.
 """
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Response
 
 from anabranch.controller.access.roles import READ

@@ -1,7 +1,5 @@
 """Responses for refusals and errors: a status and `{"reason": ...}`, never a stack trace."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

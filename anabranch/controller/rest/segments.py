@@ -4,8 +4,6 @@ For operators and repair tools: splits, merges and deletions do not need it. A c
 (`controller.segments = "none"`) responds with 404.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Request

@@ -4,8 +4,6 @@ Stage: `SubscriptionRegistry` stores them, `ConsumerConnections` carries session
 WebSocket; all on the leader of the topic.
 """
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Response, WebSocket
 
 from anabranch.controller.access.grants import Granted

@@ -3,8 +3,6 @@
 Where Pulsar responds to a wrong argument with 500 and a stack trace, this responds with the fitting 4xx.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

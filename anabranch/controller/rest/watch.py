@@ -3,8 +3,6 @@
 Stage: any node serves any session; `anabranch.controller.watch.layout_watcher` defines the messages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -5,8 +5,6 @@ an answer another one replaces it: a client that sees no broker at all, as from 
 yet, forgets all it knew and never asks again (librdkafka issue 5301, open in 2.16).
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future

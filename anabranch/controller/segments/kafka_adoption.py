@@ -4,8 +4,6 @@
 be repeated. All requests raise `SegmentStoreError`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

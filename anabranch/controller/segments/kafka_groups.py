@@ -5,8 +5,6 @@ process with a segmentation fault when the coordinator of a group has just moved
 A consumer finds the new coordinator and asks again by itself.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict

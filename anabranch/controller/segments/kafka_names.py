@@ -13,8 +13,6 @@ A subscription is the consumer group `<Kafka topic>#<subscription>`: groups belo
 group can be deleted, and because the positions of a deleted segment must go with it.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Stage: below `kafka`. A subscription exists when its group has a position in the
 created or deleted. All requests raise `KafkaException`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial

@@ -1,7 +1,5 @@
 """Ask the leader of a partition whether it is sealed, without writing anything (`kafka`, "Sealing")."""
 
-from __future__ import annotations
-
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from anabranch.controller.segments.kafka_admin import KafkaAdmin

@@ -4,8 +4,6 @@ Reads of all segments at once; nothing is changed. All requests raise `KafkaExce
 for the sizes of logs, so the size of a segment's messages is measured on its newest ones.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Every operation succeeds; nothing is remembered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.controller.segments.base import Position, SegmentStore, SegmentTopicStats, Target, segment_name

@@ -3,8 +3,6 @@
 Callers wait for Kafka only briefly: known owners are returned at once, and one thread refreshes them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -4,8 +4,6 @@ Stage: lives in the event loop of a node. Work without an answer reports a failu
 probes the store until it answers, and all listeners are notified. So nothing else has to retry meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

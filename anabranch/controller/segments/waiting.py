@@ -5,8 +5,6 @@ its time-out. Work on request and background work are bounded separately, so tha
 rest of a node runs on threads that neither can take.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Awaitable, Callable

@@ -4,8 +4,6 @@ Pure functions of a layout and a subscription's drained segments: a sealed paren
 drained it, its children only from then on (PIP-468 "Consumer Assignment").
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 

@@ -20,8 +20,6 @@ connection without leaving keeps its segments for the grace period and gets them
 holds after its token was replaced by another (close code 4401).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

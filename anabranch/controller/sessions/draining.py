@@ -6,8 +6,6 @@ changes (as in Pulsar 5). One look per subscription at a time. An unanswered loo
 unreachable there are no looks, and all failed ones are repeated on its return.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

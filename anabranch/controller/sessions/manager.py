@@ -12,8 +12,6 @@ Longer than other modules: one table of coordinators and a lock for each of them
 in another module would need both.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

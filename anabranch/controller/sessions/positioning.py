@@ -4,8 +4,6 @@ A new subscription needs Kafka for this; an existing one has positions unless Ka
 only briefly. The rest is done later: nothing of the subscription is pruned before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

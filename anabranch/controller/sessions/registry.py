@@ -3,8 +3,6 @@
 The store notifies the sessions of changes; `anabranch.controller.sessions.manager` runs them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections import deque

@@ -3,8 +3,6 @@
 Stage: under `manager`, `connections`, `draining` and `positioning`.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import NamedTuple

@@ -11,8 +11,6 @@ partition, `host:port`, where it is known; another update follows when it moves.
 leader.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 Stage: under `anabranch.controller.rest.watch`; `hub` has the sessions.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

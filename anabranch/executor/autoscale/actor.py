@@ -3,8 +3,6 @@
 Stage: the kernel calls it for rows of the family `autoscale`; `anabranch.executor.process` makes one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Stage: read by the family's `actor`, which makes the call, and by `judge`, which finds its effect.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -11,8 +11,6 @@ A rebucket is one decision on several segments, each replaced by a separate call
 active. So a retry after a crash or a fault does only the missing part, and the decision ends when no segment is left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -4,8 +4,6 @@ Stage: the kernel calls it for rows of the family `bundles`; `anabranch.executor
 serves one cluster; decisions on another one are not acted on. Needs super-user rights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Stage: under `actor`, which the kernel calls to read rows. The row's subject is the Pulsar cluster.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ answered with success although the bundle went elsewhere. A bundle without an ow
 verdict waits until a broker serves it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anabranch.executor.bundles.decision import BundleChange, Unload

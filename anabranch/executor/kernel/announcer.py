@@ -6,8 +6,6 @@ intervals, and only while the job records anything at all. Duplicate announcemen
 tracked by itself: several decisions on one subject end at about the same time, and the job waits for each.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -4,8 +4,6 @@ Stage: first in the executor; `loop` reads each row once. A malformed row never 
 with the reason. The family interprets arguments and inputs (`Actor.read`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -24,8 +24,6 @@ change is ours, or somebody else's that looks the same.
 Longer than other modules because all of it is one thread's state.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Outages of the lake: retries with a delay, each outage logged once."""
 
-from __future__ import annotations
-
 import logging
 import time
 

@@ -4,8 +4,6 @@ Stage: between values in memory (`attempt.DecisionEnded`, …) and rows on recor
 that was overtaken.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

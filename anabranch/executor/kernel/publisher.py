@@ -5,8 +5,6 @@ Without Kafka, events wait here and nothing stops. Delivery to Kafka does not gu
 `announcer` publishes it again until the job has recorded it: delivery is at least once.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 

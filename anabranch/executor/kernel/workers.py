@@ -3,8 +3,6 @@
 Daemon threads: a hanging call must not keep a stopped process alive. The counters belong to the loop's thread.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

@@ -7,8 +7,6 @@ two members never have a call out for one subject. One case is not covered: a pr
 clock and sending the first byte (docs/design.md).
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import time

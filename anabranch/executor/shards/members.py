@@ -7,8 +7,6 @@ dead after it has been silent for its promised interval, by the observer's monot
 register's version at which it was taken, so every holder has a higher token than those before it.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Stage: under `holding`, which divides the shards among the members.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

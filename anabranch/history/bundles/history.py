@@ -4,8 +4,6 @@ Stage: under `anabranch bundles history`, beside `picture`. It rests on the brok
 anyone: the job's executor, the cluster's own balancer, or a person.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -5,8 +5,6 @@ Time runs from left to right; a band is darker where the broker is fuller.
 Stage: above `history`. Plain SVG, written here: it opens in any viewer and needs no browser, script or font of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from xml.sax.saxutils import escape

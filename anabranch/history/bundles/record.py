@@ -8,8 +8,6 @@ another report of a broker may count, which may differ by what the report rule l
 averages of up to 1,000 samples, they are taken from the record.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Stage: under `anabranch.history.check.rows`, which asks. A row of an answer fills the columns of the rule's text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone

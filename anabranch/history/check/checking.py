@@ -3,8 +3,6 @@
 Stage: under `anabranch lake check`, over `contents` (files) and `rows`; `findings` collects.
 """
 
-from __future__ import annotations
-
 from deltalake.exceptions import DeltaError
 
 from anabranch.history.check.contents import Digests, damaged_files, missing_files

@@ -6,8 +6,6 @@ without an error. So the digest of each file is kept beside the lake, and a new 
 Stage: under `checking`; bytes are read by `anabranch lake check --deep` only. Memory: a row group of one file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

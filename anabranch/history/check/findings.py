@@ -3,8 +3,6 @@
 Stage: filled by `checking` and `rows`. A new kind of finding needs a remedy in `REMEDIES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

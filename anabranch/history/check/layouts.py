@@ -1,7 +1,5 @@
 """Check that each layout that a hold names by digest was announced in `events`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa

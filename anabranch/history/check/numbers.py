@@ -5,8 +5,6 @@ created again, and with a new checkpoint. A batch that was cut off for good (its
 left rows: the rebuilt job may use their numbers again or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Memory: columns of `decisions` and `outcomes`, and of the other tables a day or an hour at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from typing import Any

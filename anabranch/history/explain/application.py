@@ -1,7 +1,5 @@
 """Progress of a decision: the executor's newest step with it, and the brake that holds it back."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Stage: above `inputs`, below the command line. Pure: every candidate is put to `
 change carries the snapshot on which it was verified.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Stage: under `record`. Whoever asks repeatedly keeps the checkpoints in memory, 
 minute.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

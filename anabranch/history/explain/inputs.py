@@ -4,8 +4,6 @@ Stage: under `anabranch.history.explain.changes`. Pure. A step is one consumer, 
 second, one second of a policy's durations, and one millisecond of time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

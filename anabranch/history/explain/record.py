@@ -5,8 +5,6 @@ worked out here, from the topic's record up to that instant (`engine.replay`). A
 that is recorded with it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone

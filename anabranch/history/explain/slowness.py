@@ -3,8 +3,6 @@
 Stage: for `anabranch explain` and the page of a topic; `decisions.autoscale.slowness` has the verdict.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

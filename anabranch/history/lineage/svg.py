@@ -5,8 +5,6 @@ Water is grey and banks are black, so that it is legible without colours. An isl
 merge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from xml.sax.saxutils import escape

@@ -6,8 +6,6 @@ samples changed nothing, so all loads are first assumed to be fresh; if that doe
 possible case is tried (`engine.agreement`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

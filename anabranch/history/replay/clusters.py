@@ -4,8 +4,6 @@ Stage: beside `report`, under `anabranch decisions replay`. A cycle depends on n
 is compared: decisions and holds, and the absence of others.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from datetime import datetime, timezone

@@ -3,8 +3,6 @@
 Stage: under the commands and the tests. Compiled once into a folder beside the jars of Pulsar, which have BookKeeper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

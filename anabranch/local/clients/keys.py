@@ -4,8 +4,6 @@ Stage: under `topic`. A key stands for all hashes from its own up to the next ke
 the demand over its range, as near as the keys are dense. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ Stage: `anabranch local traffic` with `[traffic] load = "clients"`. The counts a
 and, at the end, in its report. At the end the producers stop first, and the consumers read what is left.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

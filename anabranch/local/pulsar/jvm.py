@@ -3,8 +3,6 @@
 Each program is a small JVM on loopback, with its configuration and its log in a folder of its own.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ By hand: `python -m anabranch.local.pulsar.load TOPIC`. A broker that wants a to
 `anabranch run --pulsar` (`anabranch.local.pulsar.traffic`) and the tests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ which it works out every 60 s by default, come every second. Its own auto-scaler
 nobody else splits and merges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -5,8 +5,6 @@ topic gets a policy with low thresholds, which the collector reads, so that a la
 client's counts (nothing lost, nothing twice) are in `FOLDER/load.json`, and in the log when it ends.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import signal

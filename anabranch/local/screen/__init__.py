@@ -8,8 +8,6 @@ the supervisor; writes to nothing but the terminal.
 - `loads`     messages a second and consumer lag, where segments are in Kafka
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ Stage: drawing. `frame` is a pure function of the lake's view and of the termina
 its result. Every line is built to fit: where room ends, detail is dropped in a fixed order, and nothing ever wraps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ Stage: drawing, below `anabranch.local.screen.frame`. Pure. Shade and colour say
 colour too; the colours are those of Okabe and Ito, which all kinds of colour blindness can tell apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Stage: beside `keyspace`. The lake has no lags: the collector writes them to a file of its folder for people to see.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ Stage: under all users of the views: `anabranch.query.sql` (DataFusion), `anabra
 `parameter at timestamp: …`; a line for each column, `name type: meaning`, in the order of the SELECT.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

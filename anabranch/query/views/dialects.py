@@ -14,8 +14,6 @@ Stage: under `anabranch.query.views`. Patterns are regular expressions with the 
 - `$now`                      this instant
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Generator of docs/views.md from the views' texts: `python -m anabranch.query.views.page > docs/views.md`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from anabranch.query.views.catalogue import Column, View, views

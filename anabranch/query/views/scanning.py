@@ -3,8 +3,6 @@
 Stage: under `anabranch.query.views`. No parser: the engines have theirs, and report errors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import pairwise

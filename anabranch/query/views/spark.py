@@ -1,7 +1,5 @@
 """Statements that register the views with Spark SQL, for callers with a session."""
 
-from __future__ import annotations
-
 import re
 
 from anabranch.query.views.catalogue import View, in_order, views

@@ -11,8 +11,6 @@ by how much.
 - `carried`  it splits hashes that were, but at another time: demand is divided as it was then
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 

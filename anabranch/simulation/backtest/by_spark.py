@@ -4,8 +4,6 @@ Stage: beside `running`, for callers with a session. The workers need the histor
 one machine or a shared file system.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -7,8 +7,6 @@ by less than the filter's band. (Assuming a linear change to the next record mad
 better.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Stage: under `demand` and `comparison`. Pure. Instants are milliseconds since 1970, of the job's clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -3,8 +3,6 @@
 Stage: called by `reading` and `running`, over `spilling`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

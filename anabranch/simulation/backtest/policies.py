@@ -3,8 +3,6 @@
 Stage: under the command line and `suggesting`. Pure, but for the files that it is asked to read.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

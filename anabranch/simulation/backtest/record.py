@@ -3,8 +3,6 @@
 Stage: under `reading`. Instants are milliseconds since 1970, of the job's clock.
 """
 
-from __future__ import annotations
-
 from statistics import median
 from zlib import crc32
 

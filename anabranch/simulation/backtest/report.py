@@ -3,8 +3,6 @@
 Stage: above `running` and `suggesting`. Charts are plotly's, whose script is embedded in the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from typing import Any

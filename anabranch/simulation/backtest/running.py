@@ -5,8 +5,6 @@ unit of work on its own (`backtest_part`), for this process, several, or workers
 Longer than other modules because a part, its run and its sums are one computation.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Stage: under `running`, over `demand`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -7,8 +7,6 @@ policy. The best of many policies is partly the luckiest, so the search sees onl
 its result is validated on the last third.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

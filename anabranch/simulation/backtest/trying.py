@@ -6,8 +6,6 @@ topics with the longest time over thresholds or the most sealed segments; the ot
 sample a step is a whole tick, which is enough to compare policies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

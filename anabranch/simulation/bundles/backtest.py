@@ -4,8 +4,6 @@ Stage: above `recorded` and `run`, under `anabranch whatif backtest --family bun
 it sees the usage that its own placement leads to. The record is measured by the same model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

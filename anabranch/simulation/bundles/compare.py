@@ -3,8 +3,6 @@
 Stage: over `run`, which simulates one balancer; `page` draws the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf

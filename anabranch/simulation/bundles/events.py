@@ -3,8 +3,6 @@
 Stage: under `recorded`, from the table `events`. Only the fields of a report that a backtest needs are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

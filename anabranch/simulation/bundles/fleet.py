@@ -3,8 +3,6 @@
 Units: messages and bytes a second; usage as a fraction; time in minutes since the start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

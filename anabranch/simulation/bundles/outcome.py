@@ -3,8 +3,6 @@
 Stage: filled by `run`, compared by `compare` and `backtest`.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 
 OVER, IDLE, BACK_WITHIN = 0.85, 0.25, 30

@@ -1,7 +1,5 @@
 """Comparison of balancers as one offline HTML file (plotly): the table, and the spread over time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from plotly.graph_objects import Figure

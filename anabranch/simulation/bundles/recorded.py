@@ -5,8 +5,6 @@ report holds until its broker's next report. A bundle that was split is represen
 load divided as theirs were at first. CPU cost per message and network capacity of a broker are fitted to its reports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Stage: under `run`, for both load managers. Numbers change once a minute, so the rule is applied once a minute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -3,8 +3,6 @@
 Stage: above `fleet` and `reports`; the family's own `decide` decides, with its state carried from cycle to cycle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import fmean, pstdev
 from typing import Any

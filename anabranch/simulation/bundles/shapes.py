@@ -3,8 +3,6 @@
 Stage: beside `recorded`, which has fleets from the lake.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

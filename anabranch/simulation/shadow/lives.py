@@ -7,8 +7,6 @@ late one of an earlier life says nothing about the known one. It is recognised b
 lack it, as with Pulsar's own, by its time and by the segments of its layout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum

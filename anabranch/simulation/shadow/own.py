@@ -5,8 +5,6 @@ be missing at the end of the record. So the whole record is searched before anyt
 its decision ended `applied` (or has an intent and no end), or if the announcement of its layout names the decision.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 Stage: beside `report`, whose numbers it draws.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime

@@ -5,8 +5,6 @@ other scaler our answer at that moment can be computed. The record is read twice
 actions and the instants of the others', as both are announced after the fact; then to replay it.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_right
 from collections import deque

@@ -3,8 +3,6 @@
 Stage: over `record` and `sides`; `picture` draws the result.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median

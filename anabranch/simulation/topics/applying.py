@@ -4,8 +4,6 @@ Stage: in the kernel, the first part of a step. What was decided is applied to t
 lineage, which says whether it takes back an earlier action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

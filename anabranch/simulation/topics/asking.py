@@ -4,8 +4,6 @@ Stage: under the kernel. Columns determine the rows that may act; the actions of
 time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple

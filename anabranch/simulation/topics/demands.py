@@ -4,8 +4,6 @@ Stage: under `anabranch.simulation.topics.table`. Loads are in split thresholds 
 segment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Stage: in the kernel, after samples. `decisions.autoscale.next_due` says in colu
 so that idle ticks are skipped; `decisions.autoscale.fleet` decides, and `asking` where it has to be asked by topic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

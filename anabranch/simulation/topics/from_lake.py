@@ -4,8 +4,6 @@ Stage: builds the lines that `recorded` replays. A load that moved by less than 
 demand is known to within that band. A backtest measures the share of the time that rests on assumptions.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from datetime import datetime, timedelta, timezone
 from typing import Any

@@ -17,8 +17,6 @@ Until its decisions are applied, a row is in flight and not evaluated. As in the
 merges are open, parallel splits may follow. Cooldowns count from the application, which creates the segments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

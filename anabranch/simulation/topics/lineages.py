@@ -5,8 +5,6 @@ Stage: under the kernel, which keeps the active segments in columns. The rules a
 once there are many, as by the controller's housekeeping.
 """
 
-from __future__ import annotations
-
 from anabranch.simulation.topics.outcome import REVERSAL_MS
 from decisions.topic.layout import SegmentLayout
 

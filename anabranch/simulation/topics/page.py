@@ -1,7 +1,5 @@
 """Simulation as one offline HTML file (plotly): policies side by side, and over time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from anabranch.simulation.pages import html_page, number, paragraphs, segments_chart, table_html

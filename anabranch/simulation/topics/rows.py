@@ -4,8 +4,6 @@ Stage: under the kernel. A row is a topic under a policy; rows of equal policies
 at `r * room` and the following places, in the order of their ranges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Stage: above `timeline` (the demand) and `outcome` (the results); the entry poin
 so that memory holds a window of a few hundred rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Stage: in the kernel, before an evaluation. For each segment it keeps a band of 
 pass and no threshold is crossed. Changes of demand that leave all of a row's segments in their bands are skipped.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from anabranch.simulation.topics.rows import NO_INSTANT, Bools, Event, FloatColumn, IntColumn, Rows

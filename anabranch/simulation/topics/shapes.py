@@ -4,8 +4,6 @@ Stage: one of the sources of a simulation (`--demand`). Every topic differs: its
 noon. The shapes by which profiles are compared (`--shapes`) are in `anabranch.simulation.topics.demands`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal, get_args
 

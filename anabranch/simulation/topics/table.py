@@ -3,8 +3,6 @@
 Stage: above `demands` and `run`; printed by `anabranch whatif simulate --shapes` and shown in benchmarks/profiles.txt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 

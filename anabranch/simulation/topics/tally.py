@@ -3,8 +3,6 @@
 Stage: under the kernel. Between two of its steps nothing of a row changes, so each count is a product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -11,8 +11,6 @@ A source is sent to the processes that simulate: it has to be picklable, and ref
 All instants are milliseconds since 1970, rates per second in the PIP's order (`schemas.metadata.RATES`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

@@ -3,8 +3,6 @@
 Stage: above `traces` and `run`; printed by `anabranch whatif simulate --trace FILE`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Stage: between `timeline` and the kernel. Profiles are cumulative over the key s
 however many slices it spans. Changes are numbered by steps; of several in one step the last one counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Stage: above the geometry of `anabranch.history.lineage.svg`. Every place is a l
 below the water stands which gate held it, above it what was decided.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 A load is one of a few levels, each with a class of the style sheet and words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`/bundles`: clusters with bundles: usage and bundles of each broker over time, and the moves."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone

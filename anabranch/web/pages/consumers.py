@@ -4,8 +4,6 @@ No table has them: `[controller] url` is asked when somebody opens the list. Our
 Pulsar's does not.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

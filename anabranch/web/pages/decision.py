@@ -1,7 +1,5 @@
 """`/decision`: one decision, from what it saw to what became of it; and the two buttons of a person."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta

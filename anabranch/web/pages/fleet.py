@@ -1,7 +1,5 @@
 """`/`: the numbers of the fleet, its load over time, and every topic a row, the fullest first."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 from starlette.requests import Request

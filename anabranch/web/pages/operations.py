@@ -1,7 +1,5 @@
 """`/operations`: executors and safeguards, health of the job, rejected messages, current alerts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ They hold a plotting script of their own. So they are opened in a sandbox: witho
 or the network.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple

@@ -5,8 +5,6 @@ Pure.
 Everything is of what the caller may see; whoever is bound to namespaces is told nothing of processes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

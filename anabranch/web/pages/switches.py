@@ -1,7 +1,5 @@
 """`/switches`: switches of a broker cluster to another BookKeeper cluster, as timelines of phases."""
 
-from __future__ import annotations
-
 from deltalake.exceptions import DeltaError
 from starlette.requests import Request
 from starlette.responses import Response

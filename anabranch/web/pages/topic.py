@@ -3,8 +3,6 @@
 `/topic/river`, `/topic/why` and `/topic/loads` are parts of it, and pages of their own in browsers without scripts.
 """
 
-from __future__ import annotations
-
 import math
 from datetime import datetime, timezone
 from typing import Any

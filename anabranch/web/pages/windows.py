@@ -3,8 +3,6 @@
 `from` and `to` are instants (ISO 8601, or a time of day, in UTC), `last` a length that ends with the record: `30m`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

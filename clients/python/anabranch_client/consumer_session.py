@@ -5,8 +5,6 @@ next configured address; within the grace period the controller gives the same s
 assignment stays in force: Kafka fences a consumer whose segments were given to another.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -4,8 +4,6 @@ A token goes to configured addresses only, to other ports of this machine if a c
 configured host: a redirect to any other address is refused.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Typed errors of the clients; each message says what to do."""
 
-from __future__ import annotations
-
 from confluent_kafka import KafkaError
 
 

@@ -5,8 +5,6 @@ The segment with hashes `0000..7fff` and id 1 of `topic://acme/shop/new_orders` 
 separate parts; a byte that is not an ASCII letter, digit or `-` is a dot and two hexadecimal digits.
 """
 
-from __future__ import annotations
-
 import re
 from urllib.parse import quote
 

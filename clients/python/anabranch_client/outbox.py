@@ -11,8 +11,6 @@ key may have some in the outboxes of a segment and of its child.
 As in `lanes`, what a signal must not separate stands in lines without calls; what an interrupt leaves goes first.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import weakref

@@ -4,8 +4,6 @@ A message whose time stamp no segment allows: an open segment refuses it with IN
 allows no message of any size, with MSG_SIZE_TOO_LARGE before it looks at the time. This needs the right to write only.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

@@ -11,8 +11,6 @@ messages are delivered and not acknowledged, and no message that far behind the 
 Calls may come from any thread.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections import OrderedDict

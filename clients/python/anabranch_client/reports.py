@@ -4,8 +4,6 @@ So `on_delivery` may raise, and may call every method of the producer. In a call
 would end the process.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Base of the consumers that own segments as members of their consumer groups."""
 
-from __future__ import annotations
-
 import atexit
 import threading
 import time

@@ -17,8 +17,6 @@ Delivery is at least once. What was not acknowledged when a segment moves to ano
 Calls may come from any thread. Callbacks run in the thread that calls `poll` or `consume`.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ A thread holds a WebSocket to any node of the controller. Layouts never go back:
 lags, is ignored. While no controller answers the last layout stays valid; the thread tries again with back-off.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

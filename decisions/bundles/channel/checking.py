@@ -3,8 +3,6 @@
 Stage: over the rules. Keeps one entry per bundle, however many messages there are; findings are yielded at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType

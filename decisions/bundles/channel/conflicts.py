@@ -4,8 +4,6 @@ Source: PIP-192, `ServiceUnitStateDataConflictResolver`. Every reader, and the t
 order by this rule; the metadata store asks it at each write.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from decisions.bundles.channel.records import (

@@ -3,8 +3,6 @@
 Source: PIP-192 "Bundle State Channel", `ServiceUnitState`, `ServiceUnitStateData`. Under the whole channel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType

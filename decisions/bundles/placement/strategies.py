@@ -4,8 +4,6 @@ Stage: under `select`, which filters the candidates first and names the strategi
 changes `memory` of the cluster in place; ties are broken by the seed, and noted, in its `account`.
 """
 
-from __future__ import annotations
-
 from math import inf
 
 from decisions.bundles.cluster import ClusterView

@@ -4,8 +4,6 @@ Counters are a broker's, not a pair's: it may change partners and keeps counting
 bundle goes; placement by the same strategy follows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cmp_to_key
 

@@ -4,8 +4,6 @@ Upstream ships the abstract class only, so the load of each bundle comes with th
 deviation from upstream, on purpose: the receiver's load grows by what it is given, where upstream subtracts it.
 """
 
-from __future__ import annotations
-
 from math import sqrt
 
 from decisions.bundles.cluster import ClusterView

@@ -6,8 +6,6 @@ is by how many points of usage the fuller of the two brokers gets emptier. A mov
 are finitely many. Serves both load managers.
 """
 
-from __future__ import annotations
-
 from decisions.bundles import candidates
 from decisions.bundles.cluster import ClusterView, never_moved
 from decisions.bundles.configuration import GAIN

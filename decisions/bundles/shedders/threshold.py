@@ -3,8 +3,6 @@
 Both pick by throughput until the sum reaches a target: they overshoot by up to one bundle, and pick at least one.
 """
 
-from __future__ import annotations
-
 from decisions.bundles.averages import total_throughput
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate

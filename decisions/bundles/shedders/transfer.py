@@ -5,8 +5,6 @@ from the outside in. What a swap brings back counts in the bookkeeping only with
 upstream.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import sqrt
 

@@ -4,8 +4,6 @@ The rule since apache/pulsar#21025, and `shed_21016`, the rule before it, with i
 one for "underloaded", which either signal takes over and which then holds both values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
