@@ -163,8 +163,7 @@ def balance_by_us(
     folder: Path, transport: Transport, stack: ExitStack, settings: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Start Kafka, job, executor and collector; when the job is up, return how our commands begin."""
-    kafka_jars = ensure_jars(load_settings(), note).kafka
-    broker = EmbeddedBroker(folder / "kafka", kafka_jars, "256m")
+    broker = EmbeddedBroker(folder / "kafka", ensure_jars(load_settings(), note).kafka, "256m")
     broker.start()
     stack.callback(broker.stop)
     create_topics(broker.connection, (*KAFKA_TOPICS, *BUNDLE_TOPICS))

@@ -127,8 +127,7 @@ def _fleet_row(topics: int, segments: int) -> dict[str, float]:
 
 
 def _mix_row(name: str, mix: tuple[float, float], topics: int) -> dict[str, object]:
-    fleet = a_fleet(topics, 10, *mix)
-    snapshots = snapshots_of(fleet, PROFILES["default"])
+    snapshots = snapshots_of(a_fleet(topics, 10, *mix), PROFILES["default"])
     packed, _ = pack_snapshots(snapshots)
     packing = _median(lambda: pack_snapshots(snapshots))
     turns = [

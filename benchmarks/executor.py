@@ -164,8 +164,7 @@ def _evaluation(name: str, splits: int) -> list[DecisionRow]:
 
 def _commit(work: Path, rows: Sequence[DecisionRow]) -> float:
     """One commit; when it was there, Unix seconds."""
-    table = create_table(work, DECISIONS)
-    write_deltalake(table, to_arrow(DECISIONS, rows), mode="append")
+    write_deltalake(create_table(work, DECISIONS), to_arrow(DECISIONS, rows), mode="append")
     version = DeltaTable(table_path(work, DECISIONS)).version()
     return (work / DECISIONS.name / "_delta_log" / f"{version:020}.json").stat().st_mtime
 

@@ -96,8 +96,7 @@ class IngestionCounter:
 @contextmanager
 def warm(job: JobProcess, sender: MessageSender, ingested: IngestionCounter, topics: int = 1_000) -> Iterator[None]:
     """Whatever a JVM does only once is done: so many other topics have come. The block is run meanwhile."""
-    warm_up = BenchmarkFleet(topics, 10, 0.0, "warm")
-    sender.layouts(warm_up)
+    sender.layouts(BenchmarkFleet(topics, 10, 0.0, "warm"))
     sender.flush()
     yield
     ingested.expect(topics + 1)  # and the job's own policy
@@ -142,8 +141,7 @@ def bench_settings(work: Path, buckets: int, most: int) -> Settings:
 def batches_of(settings: Settings) -> list[dict[str, Any]]:
     """The rows of `batches`, in order."""
     table = open_table(settings.lake_path, BATCHES)
-    rows = [] if table is None else table.to_pyarrow_table().to_pylist()
-    return sorted(rows, key=lambda row: row["batch_id"])
+    return sorted([] if table is None else table.to_pyarrow_table().to_pylist(), key=lambda row: row["batch_id"])
 
 
 def seconds_between(start: datetime, end: datetime) -> float:

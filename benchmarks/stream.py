@@ -84,8 +84,7 @@ class StreamCase:
     @property
     def most(self) -> int:
         """Messages of a batch: a million samples, or 100,000 messages; fewer when that leaves too few batches."""
-        a_million = 1_000_000 * self.messages // self.samples
-        return max(1, min(100_000, a_million, self.messages // 20))
+        return max(1, min(100_000, 1_000_000 * self.messages // self.samples, self.messages // 20))
 
 
 CASES = {
@@ -282,8 +281,7 @@ def per_million(
     instants = [instant for instant, _ in spent]
     by_part = {}
     for part in spent[0][1]:
-        used = [parts[part] for _, parts in spent]
-        first, last = np.interp([start, end], instants, used)
+        first, last = np.interp([start, end], instants, [parts[part] for _, parts in spent])
         by_part[part] = round(float(last - first) * 1e6 / samples, 3)
     return by_part
 

@@ -85,8 +85,7 @@ class ClustersReplay:
         output = Output()
         running = self._known.begin(batch.now, output)
         events = [event._replace(timestamp=_ANY_TIME) for event in batch.events]
-        is_tick = self._intake.take([running], events, {}, batch.now, output)
-        running.evaluate(is_tick)
+        running.evaluate(self._intake.take([running], events, {}, batch.now, output))
         self.cycles.update(running.cycles)
         self.evaluations += len(running.cycles)
         differences = [

@@ -87,8 +87,7 @@ class BucketReplay:
         `StateError`.
         """
         self._doubts, self._every_version = doubts, every_version
-        of_all = replace(settings, change_threshold=_EVERY_CHANGE)
-        self._known = AUTOSCALE.opener(of_all)(begun)
+        self._known = AUTOSCALE.opener(replace(settings, change_threshold=_EVERY_CHANGE))(begun)
         self._intake = Intake((AUTOSCALE,))
         if self._known.topics.configured is None:
             self._known.topics.set_configured(configured)

@@ -59,8 +59,7 @@ class RemoteLog:
         numbers = dict[str, int]()
         for version in range(first, last + 1):
             try:
-                lines = self._store.open_input_file(_commit_file(version)).read().splitlines()
-                for line in lines:
+                for line in self._store.open_input_file(_commit_file(version)).read().splitlines():
                     if line.startswith(b'{"txn"'):
                         transaction = json.loads(line)["txn"]
                         numbers[transaction["appId"]] = transaction["version"]

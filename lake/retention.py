@@ -188,8 +188,7 @@ def _needed_days(delta: DeltaTable) -> set[date]:
     for batch in dataset_of(delta).scanner(columns=columns, batch_readahead=1, fragment_readahead=1).to_batches():
         rows = pa.Table.from_batches([batch])
         for by in ("kafka_offset", "rejected_at"):
-            best = rows.group_by([*_OFFSETS, PARTITION]).aggregate([(by, "max")])
-            for row in best.to_pylist():
+            for row in rows.group_by([*_OFFSETS, PARTITION]).aggregate([(by, "max")]).to_pylist():
                 key = by, (row["kafka_topic"], row["kafka_partition"])
                 bound = row[f"{by}_max"], row[PARTITION]
                 newest[key] = max(newest[key], bound) if key in newest else bound

@@ -172,8 +172,7 @@ def _make_deletions_late(layouts: pa.Table) -> pa.Array:
     own = topics * len(senders) + ranks
     greatest = np.maximum.accumulate(own)
     is_late = (own < greatest) & (layouts["sender"].to_numpy() >= 0) & layouts["ends"].to_numpy()
-    is_first = np.append(True, greatest[1:] > greatest[:-1])
-    return pa.array(is_first & np.isin(topics, topics[is_late]))
+    return pa.array(np.append(True, greatest[1:] > greatest[:-1]) & np.isin(topics, topics[is_late]))
 
 
 def _layouts(rows: pa.Table) -> pa.Table:

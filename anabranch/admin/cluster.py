@@ -34,8 +34,7 @@ class ClusterAdmin:
 
     def brokers(self, cluster: str = "") -> Reply[list[str]]:
         """Return the live brokers, each `host:port`; of the server's own cluster by default."""
-        path = ANNOUNCED_PATH + (f"/{_check_name(cluster)}" if cluster else "")
-        reply = self._names(path)
+        reply = self._names(ANNOUNCED_PATH + (f"/{_check_name(cluster)}" if cluster else ""))
         if isinstance(reply, Answered) and len(reply.value) > MAX_BROKERS:
             return Nonsense(f"{len(reply.value)} brokers, at most {MAX_BROKERS} are read")
         return reply

@@ -64,6 +64,4 @@ def _plain(name: str) -> str:
 
 def path_part(name: str) -> str:
     """Return one part of a path: percent triplets are kept, and neither `..` nor a slash leaves the part."""
-    if name in (".", ".."):
-        return name.replace(".", "%2E")
-    return quote(name, safe="%!$&'()*+,;=:@~")
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="%!$&'()*+,;=:@~")

@@ -70,8 +70,7 @@ class TokenAddresses:
             return True
         if address.scheme == "http":
             return self._is_local and address.host in _THIS_MACHINE
-        plain = {endpoint.host for endpoint in self._configured if endpoint.scheme == "http"}
-        return address.host in plain
+        return address.host in {endpoint.host for endpoint in self._configured if endpoint.scheme == "http"}
 
     def learn(self, listed: bytes) -> None:
         """Trust the servers listed by a configured one over https: JSON, `["host:port", …]`."""

@@ -128,8 +128,7 @@ class ScalableTopics:
 
     def seek_subscription(self, topic: str, subscription: str, timestamp_ms: int) -> Reply[None]:
         """POST …/subscriptions/S/seek: every segment, to the first message at a time or later, Unix ms."""
-        path = f"{subscription_path(topic, subscription)}/seek"
-        return self._do("POST", path, {"timestamp": str(timestamp_ms)})
+        return self._do("POST", f"{subscription_path(topic, subscription)}/seek", {"timestamp": str(timestamp_ms)})
 
     def clear_backlog(self, topic: str, subscription: str) -> Reply[None]:
         """POST …/subscriptions/S/skip-all: on every segment, past the last message."""

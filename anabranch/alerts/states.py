@@ -56,8 +56,7 @@ class Alert:
     @property
     def alert_id(self) -> str:
         """Digest of rule, labels and beginning: the same at every evaluation, and in every notice."""
-        named = json.dumps([self.rule, self.labels, self.since.isoformat()])
-        return sha256(named.encode()).hexdigest()[:24]
+        return sha256(json.dumps([self.rule, self.labels, self.since.isoformat()]).encode()).hexdigest()[:24]
 
 
 def labels_of(row: Mapping[str, object]) -> Labels:

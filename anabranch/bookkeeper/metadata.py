@@ -153,8 +153,7 @@ class PulsarMetadata:
                 transaction.check(change.path, change.version)
             else:
                 transaction.set_data(change.path, change.content, change.version)
-        results = self._reached(transaction.commit_async())
-        for change, result in zip(writes, results, strict=True):
+        for change, result in zip(writes, self._reached(transaction.commit_async()), strict=True):
             if isinstance(result, _CHANGED):
                 raise MetadataChanged(change.path, type(result).__name__)
             if isinstance(result, Exception) and not isinstance(result, _UNDONE):
@@ -182,8 +181,7 @@ class PulsarMetadata:
     def _asked(self, paths: Iterator[str], ask: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
         """Yield each path, in order, with its result, or None without a node; many requests at a time."""
         while some := list(islice(paths, _AT_ONCE)):
-            asked = [ask(path) for path in some]
-            for path, answer in zip(some, asked, strict=True):
+            for path, answer in zip(some, [ask(path) for path in some], strict=True):
                 try:
                     yield path, self._reached(answer)
                 except NoNodeError:

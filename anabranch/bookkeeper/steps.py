@@ -111,8 +111,7 @@ class Steps:
     def _copy(self, step: Step, until: float) -> StepOutcome:
         source, target, ledger = _source_target_ledger(step)
         self._expect(source, ledger, step.expectation)
-        done = self._sidecar.copy(source, target, ledger, until)
-        return self._compare(source, target, ledger, {"how": done.how})
+        return self._compare(source, target, ledger, {"how": self._sidecar.copy(source, target, ledger, until).how})
 
     def _verify(self, step: Step, registry: Registry) -> StepOutcome:
         source, target, ledger = _source_target_ledger(step)

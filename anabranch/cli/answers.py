@@ -133,8 +133,7 @@ def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
     )
     widths = [max(_width(row[i]) for row in (names, *shown)) for i in range(len(names))]
     numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in reader.schema]
-    lines = [names, ["-" * width for width in widths], *shown]
-    for line in lines:
+    for line in [names, ["-" * width for width in widths], *shown]:
         cells = [
             _padding(cell, width) + cell if is_number else cell + _padding(cell, width)
             for cell, width, is_number in zip(line, widths, numbers, strict=True)
@@ -175,9 +174,7 @@ def _text(value: Any) -> str:
         return value.replace(tzinfo=None).isoformat(" ", _precision(value))
     if isinstance(value, float):
         return f"{value:.10g}"
-    if isinstance(value, (dict, list, tuple)):
-        return _dump_json(value)
-    return _in_json(value)
+    return _dump_json(value) if isinstance(value, (dict, list, tuple)) else _in_json(value)
 
 
 def _dump_json(value: Any) -> str:

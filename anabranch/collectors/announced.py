@@ -219,5 +219,4 @@ def compare_incarnations(before: ScalableTopicMetadata, after: ScalableTopicMeta
     if before.segments.keys() & after.segments.keys() or after.epoch >= before.epoch:
         return 0
     oldest = min((segment.created_at_ms for segment in after.segments.values()), default=0)
-    newest = max((segment.created_at_ms for segment in before.segments.values()), default=0)
-    return 1 if oldest > newest else 0
+    return 1 if oldest > max((segment.created_at_ms for segment in before.segments.values()), default=0) else 0

@@ -109,8 +109,7 @@ def create_app(
     async def answer_probe(request: Request) -> JSONResponse:
         """Return 200 if the store answers and announcements reach Kafka, else 503; a token gets the reason."""
         report = await health.report()
-        in_full = request.scope[CALLER] is not STRANGER
-        return JSONResponse(report.body(in_full), 503 if report.reason else 200)
+        return JSONResponse(report.body(request.scope[CALLER] is not STRANGER), 503 if report.reason else 200)
 
     app.router.default = _no_route
     install_error_handlers(app)

@@ -222,8 +222,7 @@ class LakeReader:
             log.debug("events cannot be read, trying again: %s", error)
             self._has_older = False
             return []
-        needed = {id(row): row for rows in (newest, latest) for row in rows.values()}
-        return sorted(needed.values(), key=_age)
+        return sorted({id(row): row for rows in (newest, latest) for row in rows.values()}.values(), key=_age)
 
     def _news(self, tail: Tail) -> list[StoredRow]:
         """Return new rows; empty if the table cannot be read at the moment: the next call returns them."""

@@ -58,8 +58,7 @@ def _topic_sentence(topic: str, sizes: Sequence[int], applied: Iterable[StoredRo
     clauses = [
         _BECAUSE.get(kind, f"{kind} {{times}}").format(times=_times(count, "time")) for kind, count in kinds.items()
     ]
-    gates = {row["gate"] for row in holds if row["subject"] == topic}
-    if gates & _ONE_KEY:
+    if {row["gate"] for row in holds if row["subject"] == topic} & _ONE_KEY:
         clauses.append("one hot key was found, which no split relieves")
     size = f"{sizes[0]} to {sizes[-1]} segments" if kinds else _times(sizes[-1], "segment")
     return f"{topic}: {size}, {'; '.join(clauses) or 'nothing to do'}."

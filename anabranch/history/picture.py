@@ -169,6 +169,4 @@ def late_seconds(committed: Sequence[datetime]) -> float:
     """
     newest = committed[-PACE_BATCHES:]
     pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(newest))
-    if len(pauses) < 3:
-        return UNKNOWN_PACE_SECONDS
-    return max(LATE_SECONDS, 1.5 * pauses[-2])
+    return UNKNOWN_PACE_SECONDS if len(pauses) < 3 else max(LATE_SECONDS, 1.5 * pauses[-2])

@@ -39,9 +39,7 @@ def span(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 7_170:
         return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86_400:.0f} d"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
 
 
 def age(then: datetime, now: datetime) -> str:

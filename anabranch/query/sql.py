@@ -321,8 +321,7 @@ def _told(message: str, mentioned: Iterable[str]) -> SqlError:
     if match := re.search(r"table '(?:datafusion\.public\.)?([^']+)' not found", text):
         candidates = [*TABLES, *(view.name for view in views().values())]
         nearest = difflib.get_close_matches(match[1], candidates, 3)
-        functions = {name for name, view in views().items() if view.parameters}
-        if match[1] in functions:
+        if match[1] in {name for name, view in views().items() if view.parameters}:
             return SqlError(f"{match[1]} is asked with an instant: {match[1]}(TIMESTAMP '2026-11-22 14:05:00')")
         return SqlError(f"there is no table or view {match[1]}; {_near(nearest, 'anabranch sql --views lists them')}")
     if match := re.search(r"No field named (\S+?)\.? (?:Did you mean|Valid fields|$)", f"{text} "):

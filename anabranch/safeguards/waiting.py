@@ -60,8 +60,7 @@ class Brakes(Generic[Work]):
         """`actor` is the author of automatic stops, shown to operators."""
         self._settings, self._record, self._waits, self._actor = settings, record, waits, actor
         self._wall, self._steady = wall, steady
-        limits = settings.brakes
-        self._fleet = CallSlots(limits.actions_per_minute)
+        self._fleet = CallSlots(settings.brakes.actions_per_minute)
         self._namespaces: dict[str | None, CallSlots] = {}
         self._granted: dict[str, str | None] = {}
         self._failures: list[datetime] = []
@@ -130,9 +129,7 @@ class Brakes(Generic[Work]):
         if (held := held_by(candidate, self.acts, self._settings, self._wall())) is not None:
             self.ended(candidate.decision_id, False)
             return held
-        if candidate.decision_id in self._granted:
-            return None
-        return self._rate(candidate)
+        return None if candidate.decision_id in self._granted else self._rate(candidate)
 
     def holds_now(self, candidate: PendingDecision) -> bool:
         """Return whether a known brake now holds a decision that was granted a slot. From any thread."""

@@ -70,8 +70,7 @@ def observed(seen: str) -> str:
         return seen
     if not isinstance(details, dict):
         return seen
-    phrases = [_phrase(name, value) for name, value in details.items()]
-    return ", ".join(phrase for phrase in phrases if phrase)
+    return ", ".join(phrase for phrase in [_phrase(name, value) for name, value in details.items()] if phrase)
 
 
 def _phrase(name: str, value: Any) -> str:

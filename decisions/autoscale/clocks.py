@@ -218,9 +218,7 @@ def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatu
     """
     if status == "applied":
         return Failures()
-    if status in ("observed", "superseded"):
-        return failures
-    return Failures(failures.in_a_row + 1, now, action)
+    return failures if status in ("observed", "superseded") else Failures(failures.in_a_row + 1, now, action)
 
 
 def failures_after_absence(failures: Failures, decided_at: int, now: int) -> Failures:

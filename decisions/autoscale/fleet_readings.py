@@ -96,8 +96,7 @@ def _retry_backoff(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
 
 def _load_stale(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     seen = np.where(np.isnan(fleet.rates[0]), np.iinfo(np.int64).max, fleet.seen_at)
-    age = fleet.now - np.minimum.reduceat(seen, fleet.offsets[:-1])
-    return _reading_below(age, policy.max_load_age_ms)
+    return _reading_below(fleet.now - np.minimum.reduceat(seen, fleet.offsets[:-1]), policy.max_load_age_ms)
 
 
 def _split_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:

@@ -395,9 +395,7 @@ class PolicyField:
             return _whole_amount(parse_duration(value), "a whole number of seconds", value)
         if self.attribute in BYTE_THRESHOLDS:
             return _whole_amount(parse_size(value), "a whole number of bytes", value)
-        if self.attribute.endswith(RATE_ENDINGS):
-            return float(parse_rate(value))
-        return value
+        return float(parse_rate(value)) if self.attribute.endswith(RATE_ENDINGS) else value
 
 
 def _whole_amount(amount: Any, expected: str, written: Any) -> int:

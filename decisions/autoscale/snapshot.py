@@ -76,9 +76,7 @@ class Load:
         It begins with the load record, by the modified time of PIP-483 "`SegmentLoadStats` (new metadata record)"; with
         the guard `coldSinceThreshold`, when the segment became cold.
         """
-        if policy.cold_since_threshold and self.cold_since is not None:
-            return self.cold_since
-        return self.modified_at
+        return self.cold_since if policy.cold_since_threshold and self.cold_since is not None else self.modified_at
 
 
 class OpenAction(NamedTuple):

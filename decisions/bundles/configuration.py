@@ -149,8 +149,7 @@ class Configuration:
             self.given.add(key)
             self.values[key] = _read_value(name, value, DEFAULTS.get(key, True))
         self._settle_strategies(alone)
-        history = float(self.values["loadBalancerHistoryResourcePercentage"])
-        if not 0 <= history <= 1:
+        if not 0 <= float(self.values["loadBalancerHistoryResourcePercentage"]) <= 1:
             raise ConfigurationError("configuration.loadBalancerHistoryResourcePercentage: 0 to 1 is wanted")
 
     def _settle_strategies(self, alone: bool) -> None:

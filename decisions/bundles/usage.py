@@ -12,9 +12,7 @@ from schemas.bundles import BrokerLoadData, LocalBrokerData, ResourceUsage
 def percent(resource: ResourceUsage) -> float:
     """Usage in percent of the limit, single-precision; 0 without a limit."""
     limit = to_float32(resource.limit)
-    if limit <= 0:
-        return 0.0
-    return to_float32(to_float32(to_float32(resource.usage) / limit) * 100)
+    return 0.0 if limit <= 0 else to_float32(to_float32(to_float32(resource.usage) / limit) * 100)
 
 
 def max_usage(broker: LocalBrokerData | BrokerLoadData, conf: Configuration) -> float:

@@ -101,8 +101,7 @@ class FleetColumns:
         """Return topics with a clock ahead of `now`."""
         if not len(self):
             return []
-        newest = self.scalars[_CLOCKS].max(axis=0)
-        return [self.names[index] for index in np.flatnonzero(newest > now).tolist()]
+        return [self.names[index] for index in np.flatnonzero(self.scalars[_CLOCKS].max(axis=0) > now).tolist()]
 
     def hot_names(self, loads: LoadTable) -> list[str]:
         """Return topics with a segment above a split threshold whose policy looks for hot keys."""

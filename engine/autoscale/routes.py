@@ -74,8 +74,7 @@ class Routes:
         once = samples.topics.dictionary_encode()
         names: list[str] = once.dictionary.to_numpy(zero_copy_only=False).tolist()
         code_of = once.indices.to_numpy()
-        numbers = index.numbers_of(names)[code_of]
-        rows = index.find(numbers[samples.topic], samples.segment)
+        rows = index.find(index.numbers_of(names)[code_of][samples.topic], samples.segment)
         verdicts = np.where(rows == NO_ROW, _UNKNOWN, self._of_row[rows]) if len(self._of_row) else np.zeros_like(rows)
         if len(unsure := np.flatnonzero(verdicts == _UNKNOWN)):
             codes = code_of[samples.topic[unsure]].tolist()

@@ -132,8 +132,7 @@ def _change_report(report: Report, bundle: str, stats: NamespaceBundleStats, amo
             bundles = None if bundles is None else [*bundles, bundle]
         topics = None if local.num_topics is None else max(0, local.num_topics + sign * stats.topics)
         more = {"last_stats": last_stats, "bundles": bundles, "num_topics": topics}
-        data = _with_load(local, stats, amounts, sign).model_copy(update=more)
-        return report.model_copy(update={"data": data})
+        return report.model_copy(update={"data": _with_load(local, stats, amounts, sign).model_copy(update=more)})
     data_of = report.data
     top = {entry.bundle_name: entry.stats for entry in report.top_bundles.top_bundles_load_data}
     top.pop(bundle, None)

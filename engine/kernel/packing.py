@@ -238,8 +238,7 @@ def _records(batch: pa.RecordBatch, rows: Sequence[int]) -> Iterator[tuple[RawRe
     batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
     sha256s = batch.column("sha256").to_pylist() if "sha256" in batch.schema.names else [None] * len(rows)
     cells = (batch.column(name).to_pylist() for name in RAW_SCHEMA.names if name != "home")
-    homes = [True] * len(rows)
-    for values, sha256 in zip(zip(*cells, homes, strict=True), sha256s, strict=True):
+    for values, sha256 in zip(zip(*cells, [True] * len(rows), strict=True), sha256s, strict=True):
         yield RawRecord(*values), sha256
 
 

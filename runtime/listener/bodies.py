@@ -36,8 +36,6 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
     pending = [body]
 
     async def replay() -> Message:
-        if pending:
-            return {"type": "http.request", "body": pending.pop(), "more_body": False}
-        return await receive()
+        return {"type": "http.request", "body": pending.pop(), "more_body": False} if pending else await receive()
 
     return replay

@@ -400,8 +400,7 @@ def _reject_error(error: ValidationError, tag: str) -> Rejected:
     if first["type"] == "json_invalid":
         return Rejected(RejectReason.NOT_JSON, detail)
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        reason = RejectReason.UNKNOWN_VERSION if tag == "v" else RejectReason.UNKNOWN_TYPE
-        return Rejected(reason, detail)
+        return Rejected(RejectReason.UNKNOWN_VERSION if tag == "v" else RejectReason.UNKNOWN_TYPE, detail)
     if first["loc"] and first["loc"][-1] == "v":
         return Rejected(RejectReason.UNKNOWN_VERSION, detail)
     return Rejected(RejectReason.INVALID, detail)

@@ -90,8 +90,7 @@ def _source_of_samples(execution: Any) -> Any:
 def _messages(execution: Any, source: Any) -> int:
     """Return the number of the source's messages in the running batch."""
     start, end = execution.getStartOffsetsOfLatestBatch().get(source), execution.availableOffsets().get(source)
-    positions = [offset.get().json() if offset.isDefined() else None for offset in (start, end)]
-    return sum(lag_of(*positions).values())
+    return sum(lag_of(*[offset.get().json() if offset.isDefined() else None for offset in (start, end)]).values())
 
 
 def _set_limit(execution: Any, source: Any, messages: int) -> None:

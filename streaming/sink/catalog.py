@@ -92,6 +92,4 @@ def register_views(spark: SparkSession, statements: Mapping[str, str]) -> None:
 
 def location_of(path: str) -> str:
     """Return a path or URL as a URL for Spark; local paths begin with `file:///`."""
-    if "://" in path:
-        return path
-    return Path(path.removeprefix("file:")).as_uri()
+    return path if "://" in path else Path(path.removeprefix("file:")).as_uri()

@@ -83,8 +83,7 @@ class BatchOutput:
             yield pa.ipc.read_record_batch(pa.py_buffer(body), COLUMNS[kind])
 
     def _rows(self, table: Table) -> TableRows:
-        kind = KIND_OF[table.name]
-        bodies = self._bodies.get(kind)
+        bodies = self._bodies.get(KIND_OF[table.name])
         inline = (
             rows_of(table, bodies, self.now or 0, self._batch_id) if bodies else arrow_schema(table.row).empty_table()
         )

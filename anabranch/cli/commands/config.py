@@ -33,8 +33,7 @@ def show_settings(context: Context, output: str, section: str | None) -> None:
     """Show every setting, or those of SECTION. Secrets are not shown, only that they are set."""
     from schemas.settings.environment import variable_of
 
-    settings = context.settings
-    rows = dict(flatten_settings(settings.model_dump(exclude={"home", "former_keys"})))
+    rows = dict(flatten_settings(context.settings.model_dump(exclude={"home", "former_keys"})))
     sections = list(dict.fromkeys(path[0] for path in rows))
     if section is not None:
         if section not in sections:

@@ -83,8 +83,7 @@ def _print_plan(plan: Plan, limit: int) -> None:
     for gate, topics in plan.holds():
         names = f": {', '.join(map(printable, topics))}" if len(topics) <= _NAMED else ""
         click.echo(f"  {len(topics):>5} held by {gate}{names}")
-    age = (datetime.now(timezone.utc) - _instant(plan)).total_seconds()
-    if age > OLD_SECONDS:
+    if (datetime.now(timezone.utc) - _instant(plan)).total_seconds() > OLD_SECONDS:
         click.echo(f"the record ends at {_instant(plan):%F %T} UTC: this is the state of then", err=True)
 
 

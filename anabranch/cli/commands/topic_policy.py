@@ -121,8 +121,7 @@ def _check_fields(values: dict[str, Any]) -> None:
     """`click.UsageError` for unknown fields, wrong types and rules that these fields break by themselves."""
     if unknown := sorted(values.keys() - POLICY_FIELDS.keys()):
         raise click.UsageError(f"unknown policy field: {printable(unknown[0])}; known: {', '.join(POLICY_FIELDS)}")
-    override = _override(values)
-    for rule in policy_violations(resolve_policy("pip-483", None, None, override).policy):
+    for rule in policy_violations(resolve_policy("pip-483", None, None, _override(values)).policy):
         if values.keys() >= set(_FIELD.findall(rule)):
             raise click.UsageError(rule)
 

@@ -76,8 +76,7 @@ class Topics:
             self._added(topic, answer.answered_at)
 
     def _take_missing(self, topic: str, answer: CallAnswer) -> None:
-        since = self._missing.setdefault(topic, answer.asked_at)
-        if answer.asked_at - since < CONFIRM_SECONDS:
+        if answer.asked_at - self._missing.setdefault(topic, answer.asked_at) < CONFIRM_SECONDS:
             self._brokers.look_at_layout(topic, answer.asked_at + CONFIRM_SECONDS)
             return
         del self._missing[topic]

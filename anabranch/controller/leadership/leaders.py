@@ -179,8 +179,7 @@ class Leaders:
         if now - self._heard_at <= seconds:
             return
         # Notify all before waiting for the store: an election may be waiting for it.
-        ended = [self._forget(topic) for topic in self.topics()]
-        for controller in ended:
+        for controller in [self._forget(topic) for topic in self.topics()]:
             if controller is not None and controller.election is not None:
                 controller.election.close()
 

@@ -96,8 +96,7 @@ def copy(
 
 
 def _at(settings: Settings, metadata: str) -> Settings:
-    chosen = settings.controller.model_copy(update={"metadata": metadata})
-    return settings.model_copy(update={"controller": chosen})
+    return settings.model_copy(update={"controller": settings.controller.model_copy(update={"metadata": metadata})})
 
 
 def _keep_controllers_out(nodes: MetadataStore, name: str) -> None:

@@ -24,8 +24,7 @@ class Leftovers:
 
     def remove(self, term: Term) -> bool:
         """Remove what can be removed from segments; True: nothing is left. Raises `SegmentStoreError`."""
-        left = [name for name in self._store.leftovers(term.topic) if not self._remove(term, name)]
-        return not left
+        return not [name for name in self._store.leftovers(term.topic) if not self._remove(term, name)]
 
     def _remove(self, term: Term, subscription: str) -> bool:
         if (stored := self._store.topic(term.topic)) is not None:

@@ -270,5 +270,4 @@ def _added(before: SegmentLayout, after: SegmentLayout) -> tuple[str, ...]:
 
 def _is_published(operation: Operation, layout: SegmentLayout) -> bool:
     """Return whether the layout has the children: the compare-and-set succeeded, only saving it did not."""
-    named = {segment.descriptor for segment in layout.segments.values()}
-    return named.issuperset(operation.children)
+    return {segment.descriptor for segment in layout.segments.values()}.issuperset(operation.children)

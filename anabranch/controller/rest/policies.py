@@ -64,6 +64,4 @@ def remove_namespace_policy(namespaces: Namespaces, namespace: Namespace) -> Non
 
 
 def _policy_answer(policy: AutoScalePolicyOverride | None) -> Response:
-    if policy is None:
-        return Response(status_code=200)
-    return Response(policy.to_json(), media_type="application/json")
+    return Response(status_code=200) if policy is None else Response(policy.to_json(), media_type="application/json")

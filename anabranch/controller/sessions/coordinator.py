@@ -138,8 +138,7 @@ class SubscriptionCoordinator:
             if len(self.sessions) >= MAX_CONSUMERS:
                 raise Conflict(f"Subscription {self.name} has {MAX_CONSUMERS} consumers, more are not accepted")
             joined = replace(self, sessions={**self.sessions, consumer: link})
-            event = MembershipEvent("registered", consumer, len(joined.sessions))
-            return joined, self._effects(joined, (event,))
+            return joined, self._effects(joined, (MembershipEvent("registered", consumer, len(joined.sessions)),))
         before = self.sessions[consumer]
         after = replace(self, sessions={**self.sessions, consumer: link}, kept=_without(self.kept, {consumer}))
         superseded = before if isinstance(before, Link) and before != link else None

@@ -125,8 +125,7 @@ class SubscriptionRegistry:
         """
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
-            stored = self._store.existing_subscription(topic, subscription)
-            if stored.type == "CHECKPOINT":
+            if self._store.existing_subscription(topic, subscription).type == "CHECKPOINT":
                 raise Conflict(
                     f"Subscription {subscription} is CHECKPOINT: its consumers keep their positions themselves"
                 )

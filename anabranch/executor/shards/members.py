@@ -135,8 +135,7 @@ def part_of(limits: BrakeSettings, shard: int, shards: int) -> BrakeSettings:
     never exceed it. Failures are on record and counted over all shards (`anabranch.executor.kernel.outcomes`).
     """
     names = ("actions_per_minute", "actions_per_minute_per_namespace")
-    parts = {name: _part(getattr(limits, name), shard, shards) for name in names}
-    return limits.model_copy(update=parts)
+    return limits.model_copy(update={name: _part(getattr(limits, name), shard, shards) for name in names})
 
 
 def _part(limit: int, shard: int, shards: int) -> int:

@@ -301,6 +301,4 @@ def _with_policy(snapshot: TopicSnapshot, field: PolicyField, value: float | boo
     # A broken policy is switched off by its resolution; one that is valid again is not.
     enabled = {} if before.broken is None else {"enabled": True}
     policy: Policy = replace(before, **{**enabled, field.name: value})  # type: ignore[arg-type]
-    if policy.broken is not None:
-        return None
-    return replace(snapshot, policy=policy)
+    return None if policy.broken is not None else replace(snapshot, policy=policy)

@@ -94,8 +94,7 @@ class Places:
         self._parents = {(reach.life, parent) for reach in river.reaches for parent in reach.parents}
 
     def x(self, instant: int) -> float:
-        part = min(max((instant - self._since) / self._span, 0.0), 1.0)
-        return LEFT + part * (WIDTH - LEFT - RIGHT)
+        return LEFT + min(max((instant - self._since) / self._span, 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
 
     def y(self, hash_value: int) -> float:
         return TOP + hash_value / HASH_SPACE * (HEIGHT - TOP - BOTTOM)

@@ -76,8 +76,7 @@ def frame(
     lines += _topic_lines(view, width, topics_most, two_lines, loads)
     if spacious:
         lines.append(Text(""))
-    left = height - len(lines) - (1 if height >= 12 else 0)
-    lines += _decision_lines(view, width, left)
+    lines += _decision_lines(view, width, height - len(lines) - (1 if height >= 12 else 0))
     if height >= 12:
         lines += [Text("")] * (height - len(lines) - 1) if spacious else []
         lines.append(legend())
@@ -213,8 +212,7 @@ def _topic_lines(view: LakeView, width: int, most: int, two_lines: bool, loads: 
         shown = _most_interesting(view.topics, max(1, fits - 1))
     lines = [heading]
     for topic in shown:
-        line = _topic_line(topic, names[topic.name], columns, view.now)
-        lines.append(line)
+        lines.append(_topic_line(topic, names[topic.name], columns, view.now))
         if two_lines:
             lines.append(_second_line(topic, columns, view.now, width))
         if two_lines and topic.name in loads:
@@ -269,8 +267,7 @@ def _second_line(topic: TopicView, columns: _Columns, now: datetime, width: int)
     # The reason comes first: consumers are left out before it is cut to its bare code.
     if room < 24:
         consumers, room = Text(), width - line.cell_len
-    status = _standing(topic, now, room)
-    line.append_text(status)
+    line.append_text(_standing(topic, now, room))
     if consumers.cell_len:
         line.append(" " * (width - line.cell_len - consumers.cell_len))
         line.append_text(consumers)

@@ -73,8 +73,7 @@ def _spread(segments: Sequence[SegmentView], width: int) -> list[tuple[SegmentVi
     owners: list[SegmentView | None] = [None] * width
     for segment in segments:
         first = segment.start * width // KEYS
-        last = max(first + 1, (segment.end + 1) * width // KEYS)
-        for cell in range(first, min(last, width)):
+        for cell in range(first, min(max(first + 1, (segment.end + 1) * width // KEYS), width)):
             owner = owners[cell]
             if owner is None or _overload(segment) > _overload(owner):
                 owners[cell] = segment

@@ -62,8 +62,7 @@ class View:
 
 def write_out(sql: str) -> str:
     """Expand the calls of functions in a text. Raises `ValueError` for an invalid call."""
-    calls = {view.name: _writer(view) for view in views().values() if view.parameters}
-    return rewrite_calls(sql, calls)
+    return rewrite_calls(sql, {view.name: _writer(view) for view in views().values() if view.parameters})
 
 
 def _writer(view: View) -> Rewrite:

@@ -54,8 +54,7 @@ def names(sql: str) -> set[str]:
 
 def sources(sql: str) -> set[str]:
     """Return every word directly after a FROM or JOIN."""
-    tokens = list(words(sql))
-    return {name for before, name in pairwise(tokens) if before in ("from", "join")}
+    return {name for before, name in pairwise(list(words(sql))) if before in ("from", "join")}
 
 
 def qualify(sql: str, table_names: Container[str], database: str) -> str:

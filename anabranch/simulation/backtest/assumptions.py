@@ -75,8 +75,7 @@ def merged(intervals: Sequence[Ints], begin: int, end: int) -> Ints:
         return _NONE
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     furthest = np.maximum.accumulate(spans[:, 1])
-    is_new = np.r_[True, spans[1:, 0] > furthest[:-1]]
-    starts = np.flatnonzero(is_new)
+    starts = np.flatnonzero(np.r_[True, spans[1:, 0] > furthest[:-1]])
     return np.stack([spans[starts, 0], furthest[np.r_[starts[1:] - 1, len(spans) - 1]]], axis=1)
 
 

@@ -120,8 +120,7 @@ def estimate_demand(lives: Sequence[Life], loads: Loads, began_at: int, ends_at:
             series = DemandSeries(np.r_[life.begins, series.at], np.r_[before[None, :], series.rates])
         pieces.append(Piece(life, first, last, series, shape))
         _lay(cells[first:last], series.rates[0], widths[first:last])
-    reported = int(loads.at[0]) if len(loads.at) else ends_at
-    return EstimatedDemand(edges, pieces, began_at, ends_at, reported)
+    return EstimatedDemand(edges, pieces, began_at, ends_at, int(loads.at[0]) if len(loads.at) else ends_at)
 
 
 def _series(life: Life, loads: Loads) -> DemandSeries:

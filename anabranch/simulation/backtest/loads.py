@@ -61,5 +61,4 @@ def _last_of_each_segment(rows: pa.Table) -> pa.Table:
     """Return the last load of each segment; `rows` is not empty."""
     order = np.lexsort([rows[name].to_numpy() for name in ("kafka_offset", "accepted_at", "segment_id", TOPIC_INDEX)])
     topic, segment = rows[TOPIC_INDEX].to_numpy()[order], rows["segment_id"].to_numpy()[order]
-    is_last = np.r_[(topic[1:] != topic[:-1]) | (segment[1:] != segment[:-1]), True]
-    return rows.take(pa.array(order[is_last]))
+    return rows.take(pa.array(order[np.r_[(topic[1:] != topic[:-1]) | (segment[1:] != segment[:-1]), True]]))

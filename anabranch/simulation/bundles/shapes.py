@@ -76,8 +76,7 @@ def hot(seed: int) -> Fleet:
 def join(seed: int) -> Fleet:
     """Five busy brokers, and an idle one after ten minutes."""
     drawn = np.random.default_rng(seed).lognormal(0, 0.3, 5 * PER_BROKER)
-    brokers = [*_brokers(5), Broker("new", joins=10)]
-    return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed, load=0.5)
+    return _fleet([*_brokers(5), Broker("new", joins=10)], drawn, _steady(len(drawn)), seed=seed, load=0.5)
 
 
 def death(seed: int) -> Fleet:

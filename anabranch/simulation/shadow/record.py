@@ -170,8 +170,7 @@ class _Reading:
         while self._to_come and self._to_come[0][0] < batch.now:
             instant, topic, act = self._to_come.popleft()
             self._said[instant, topic, act] = self._answer(topic, act, instant), self._hot_since(topic, act[1])
-        messages = [parse_message(event.source, event.key, event.value) for event in batch.events]
-        for message in messages:
+        for message in [parse_message(event.source, event.key, event.value) for event in batch.events]:
             if isinstance(message, LayoutEvent):
                 self._take_layout(message, read_layout(message), batch.now)
             elif isinstance(message, OutcomeEvent) and message.decision_id in self._decided:

@@ -101,9 +101,7 @@ def _listed(sides: Sides) -> list[dict[str, Any]]:
 def _verdict(answer: str | None) -> str:
     if answer == SAME:
         return "theirs first, ours the same"
-    if answer is None:
-        return "only theirs, not known to us then"
-    return f"only theirs, we: {answer}"
+    return "only theirs, not known to us then" if answer is None else f"only theirs, we: {answer}"
 
 
 def _row(

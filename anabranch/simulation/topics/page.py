@@ -36,8 +36,7 @@ def _topics(outcomes: Mapping[str, Outcome]) -> str:
 
     The topics whose segment-hours differ most between policies come first, at most `MOST_TOPICS` of them.
     """
-    of_each = [outcome.of_topics() for outcome in outcomes.values()]
-    rows = list(zip(*of_each, strict=True))
+    rows = list(zip(*[outcome.of_topics() for outcome in outcomes.values()], strict=True))
     rows.sort(
         key=lambda row: -(max(counts["segmentHours"] for counts in row) - min(counts["segmentHours"] for counts in row))
     )

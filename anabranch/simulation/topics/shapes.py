@@ -109,8 +109,7 @@ class ShapedDemand:
         """Return the demand of a topic as a share of its peak, so many milliseconds after the beginning."""
         if self._shape == "day":
             position = (instants / DAY_MS + self._phase[index]) % 1.0
-            wave = np.maximum(np.sin(np.pi * position / 0.62), 0.01) ** 0.8
-            return np.where(position < 0.62, wave, 0.01)
+            return np.where(position < 0.62, np.maximum(np.sin(np.pi * position / 0.62), 0.01) ** 0.8, 0.01)
         if self._shape == "step":
             third = 3 * instants / (self.steps * self.step_ms)
             return np.where((third >= 1) & (third < 2), 1.0, 0.1)

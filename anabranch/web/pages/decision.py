@@ -53,8 +53,7 @@ def act(request: Request, form: dict[str, str]) -> Response:
     identity, kind = form.get("id", ""), form.get("kind", "")
     if kind not in ("approve", "reject"):
         raise BadForm("approve or reject")
-    row = _row(request, identity)
-    demand(request, "operate", row["subject"])
+    demand(request, "operate", _row(request, identity)["subject"])
     try:
         reason = read_reason(form.get("reason", ""))
         oldest = request.app.state.waiting_max_age_seconds
@@ -230,8 +229,7 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[DecisionStep], SafeguardAct 
                 DecisionStep(event["at"], f"layout of epoch {event['epoch']}", "announced by the controller", "good")
             )
     steps.sort(key=lambda step: step.at)
-    is_over = any(outcome["status"] != "intent" for outcome in outcomes)
-    return steps, verdict, is_over, bool(outcomes)
+    return steps, verdict, any(outcome["status"] != "intent" for outcome in outcomes), bool(outcomes)
 
 
 def _rows(lake: str, table: Table, where: pc.Expression, *columns: str) -> list[StoredRow]:

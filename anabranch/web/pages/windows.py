@@ -48,8 +48,7 @@ def read_window(query: Mapping[str, str], ends: datetime) -> TimeWindow:
         if until - since < _LEAST:
             raise WindowError("the window ends before it begins, or is shorter than ten seconds")
         return TimeWindow(since, until, None)
-    length = _length(last or DEFAULT)
-    return TimeWindow(ends - length, ends, last or DEFAULT)
+    return TimeWindow(ends - _length(last or DEFAULT), ends, last or DEFAULT)
 
 
 def read_instant(text: str, ends: datetime) -> datetime:

@@ -71,9 +71,7 @@ class Outboxes:
     @property
     def is_overdue(self) -> bool:
         """Return whether the linger time is over, or an interrupt has left something."""
-        if self.is_armed:
-            return time.monotonic() - self._armed_at >= self._linger_seconds
-        return self.is_due
+        return time.monotonic() - self._armed_at >= self._linger_seconds if self.is_armed else self.is_due
 
     def arm(self, send: Callable[[], None]) -> bool:
         """Return whether messages follow each other quickly; if so, `send` will be called within the linger time."""

@@ -62,6 +62,5 @@ def assign_bundle(cluster: ClusterView, bundle: str) -> str | None:
     if (preallocated := cluster.preallocated_to(bundle)) is not None:
         return preallocated
     if (chosen := select_broker(cluster, bundle)) is not None:
-        data = cluster.bundles.get(bundle, DEFAULT_BUNDLE)
-        cluster.give(chosen, bundle, data)
+        cluster.give(chosen, bundle, cluster.bundles.get(bundle, DEFAULT_BUNDLE))
     return chosen
