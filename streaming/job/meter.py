@@ -5,13 +5,15 @@ Prometheus expects. `streaming.job.metrics` defines the metrics.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, get_args
 
 import pyarrow as pa
 import pydantic_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS, Gate
 from engine.kernel.records import INTERNAL_ERROR
@@ -51,8 +53,45 @@ from streaming.job.metrics import (
     WRITE_SECONDS,
     JobMetric,
 )
-from streaming.job.topic_series import TopicSeries
 from streaming.sink.sink import WrittenBatch
+
+
+class TopicSeries(Collector):
+    """Values of a metric by topic, in a fifth of the client library's memory. One thread writes, any may collect."""
+
+    def __init__(self, metric: JobMetric) -> None:
+        """Create a counter or gauge labelled by topic."""
+        self._metric = metric
+        self.values: dict[str, float] = {}
+        """By topic; to be read by the thread that writes."""
+
+    def set_all(self, values: Iterable[tuple[str, float]]) -> None:
+        """Set values of some topics."""
+        self.values.update(values)
+
+    def add(self, topic: str) -> None:
+        """Increment the value of a topic."""
+        self.values[topic] = self.values.get(topic, 0) + 1
+
+    def remove(self, topic: str) -> None:
+        """Remove the series of a topic, if any."""
+        self.values.pop(topic, None)
+
+    def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metric without series."""
+        yield self._family()
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metric with its current series."""
+        family = self._family()
+        for topic, value in self.values.copy().items():
+            family.add_metric([topic], value)
+        yield family
+
+    def _family(self) -> CounterMetricFamily | GaugeMetricFamily:
+        kind = CounterMetricFamily if self._metric.kind == "counter" else GaugeMetricFamily
+        return kind(self._metric.name, self._metric.sentence, labels=self._metric.labels)
+
 
 _METRIC_TYPES = {"counter": Counter, "gauge": Gauge}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -3,20 +3,22 @@
 Stage: beside the query, in the driver. `streaming.job.meter` holds the figures, `streaming.job.watchdog` the rule.
 """
 
-from __future__ import annotations
-
 import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming import StreamingQuery
 
 from lake.upkeep import Upkeep
 from runtime.telemetry.health import ProcessHealth
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.topics import CONTROL_EVENTS
 from schemas.settings.root import Settings
-from streaming.job.kafka_probe import KafkaProbe
 from streaming.job.meter import StreamMeter, serve_meter
 from streaming.job.watchdog import OUTAGE_TICKS, Watchdog, report_change
 from streaming.sink.sink import WrittenBatch
@@ -36,7 +38,7 @@ class JobWatch:
         self._expects_evaluations = False
         self._open = ExitStack()
 
-    def __enter__(self) -> JobWatch:
+    def __enter__(self) -> "JobWatch":
         """Serve the metrics, if enabled. Raises `MetricsError`."""
         if self._port:
             server = serve_meter(self._meter, self._port, self._metrics, ProcessHealth(self._stalled, self._not_ready))
@@ -94,3 +96,38 @@ def new_progress(query: StreamingQuery, after: int) -> list[Mapping[str, Any]]:
     if last["batchId"] == after + 1:
         return [last]
     return [progress for progress in query.recentProgress if progress["batchId"] > after]
+
+
+ASK_SECONDS = 5.0
+"""Pause between two questions."""
+ANSWER_SECONDS = 3.0
+"""Longest wait for an answer."""
+
+
+class KafkaProbe(threading.Thread):
+    """Asks Kafka for a topic until stopped, and reports its answers: a query that waits for Kafka says nothing."""
+
+    def __init__(self, kafka: KafkaConnection, report: Callable[[bool], None]) -> None:
+        super().__init__(name="kafka-probe", daemon=True)
+        self._configuration = kafka.librdkafka({"log_level": 0})
+        self._report = report
+        self._stop_asking = threading.Event()
+
+    def run(self) -> None:
+        """Run the thread."""
+        client = None
+        while not self._stop_asking.is_set():
+            try:
+                client = client or AdminClient(self._configuration)
+                client.list_topics(CONTROL_EVENTS.name, timeout=ANSWER_SECONDS)
+                self._report(True)
+            except KafkaException as error:
+                # A client that has seen no broker may never ask again (`runtime.messaging.producer`).
+                client = None
+                log.debug("Kafka does not answer: %s", error)
+                self._report(False)
+            self._stop_asking.wait(ASK_SECONDS)
+
+    def stop(self) -> None:
+        """End the thread, which may still wait for an answer."""
+        self._stop_asking.set()

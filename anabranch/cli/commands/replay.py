@@ -46,8 +46,7 @@ def replay_command(
     differences, or nothing to compare; 3: the lake cannot be read.
     """
     from anabranch.history.recorded import RecordedHistory, newest_before
-    from anabranch.history.replay.clusters import replay_clusters
-    from anabranch.history.replay.report import Replayed, replay
+    from anabranch.history.replay.report import Replayed, replay, replay_clusters
     from anabranch.query.topics import find_topic, topics_on_record
     from engine.replay import RebuildError
     from lake.forgotten import retained_from

@@ -19,11 +19,10 @@ from anabranch.controller.leadership.leaders import Leaders, Term
 from anabranch.controller.locks import NamedLocks
 from anabranch.controller.metadata.base import StoreError
 from anabranch.controller.operations.journal import Operation, open_operation, save_operation
-from anabranch.controller.operations.leftovers import Leftovers
 from anabranch.controller.operations.protocol import Kind, StoredLayout, plan, resume
 from anabranch.controller.operations.removal import Removal
 from anabranch.controller.outbox.announcements import layout_announcement
-from anabranch.controller.segments.base import SegmentStore, SegmentStoreError
+from anabranch.controller.segments.base import SegmentStore, SegmentStoreError, SubscriptionInUse
 from decisions.topic.layout import LayoutError, SegmentLayout
 from decisions.topic.segment import segment_topic
 
@@ -267,3 +266,34 @@ def _is_same(operation: Operation, kind: str, segments: Sequence[int], decision_
 def _must_be_done(operation: Operation) -> None:
     if operation.step != "done":
         raise Conflict(f"the {operation.kind} of {operation.topic} was superseded: the topic or its segments are gone")
+
+
+class Leftovers:
+    """Deleted subscriptions in segments that clients still read, of the topics that this node leads (PIP-468).
+
+    A deleted subscription leaves the store at once, and its consumers are unregistered. A segment can drop it only
+    after the last of them has left (Kafka deletes no group with members). Until then the name is recorded and cannot be
+    reused: a new subscription would continue at the old position.
+    """
+
+    def __init__(self, store: LayoutStore, segments: SegmentStore) -> None:
+        self._store, self._segments = store, segments
+
+    def remove(self, term: Term) -> bool:
+        """Remove what can be removed from segments; True: nothing is left. Raises `SegmentStoreError`."""
+        return not [name for name in self._store.leftovers(term.topic) if not self._remove(term, name)]
+
+    def _remove(self, term: Term, subscription: str) -> bool:
+        if (stored := self._store.topic(term.topic)) is not None:
+            layout = SegmentLayout.from_metadata(stored.metadata)
+            segments = self._segments.of_layout(layout)
+            try:
+                for segment in layout.segments.values():
+                    self._store.confirm(term)
+                    segments.delete_subscription(segment_topic(term.topic, segment), subscription)
+            except SubscriptionInUse as error:
+                log.info("%s of %s was deleted, and goes from the segments later: %s", subscription, term.topic, error)
+                return False
+        with self._store.write(term) as transaction:
+            transaction.end_leftover(term.topic, subscription)
+        return True

@@ -4,8 +4,6 @@ Stage: above `again`, under `anabranch decisions replay`. docs/what-if.md descri
 difference.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from decisions.autoscale.decide import decide
 from decisions.topic.layout import LayoutError
 from engine.agreement import snapshot_on_record
 from engine.autoscale.topics import ConfiguredPolicy
+from engine.cluster_replay import ClustersReplay
 from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow, cut_text
 from schemas.ids import canonical_json
 
@@ -55,7 +54,7 @@ class Replayed:
         if len(self.listed) < MOST_LISTED:
             self.listed.append(text)
 
-    def include(self, other: Replayed) -> None:
+    def include(self, other: "Replayed") -> None:
         """Add the results of other topics."""
         for name in ("decisions", "holds", "evaluations", "untold", "differences"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -225,3 +224,33 @@ def _action(action: Action) -> dict[str, object]:
 
 def _time(instant: int) -> str:
     return f"{datetime.fromtimestamp(instant / 1000, timezone.utc):%F %T}"
+
+
+def replay_clusters(
+    replayed: Replayed,
+    recorded: RecordedHistory,
+    since: int | None = None,
+    clusters: Collection[str] | None = None,
+    progress: Progress = lambda *_: None,
+) -> None:
+    """Add differences of clusters since `since` (milliseconds; None: all). Raises as reading the record."""
+    names = [name for name in recorded.topics if clusters is None or name in clusters]
+    replay = ClustersReplay(**recorded.begun_clusters(names), every_version=True)
+    next_told = 0.0
+    for chunk in recorded.chunks():
+        for batch in chunk.of_bucket(names):
+            before = replay.decisions, replay.holds, replay.evaluations
+            different = replay.take(batch)
+            if since is not None and batch.now < since:
+                continue
+            replayed.since = batch.now if replayed.since is None else min(replayed.since, batch.now)
+            replayed.until = batch.now if replayed.until is None else max(replayed.until, batch.now)
+            replayed.decisions += replay.decisions - before[0]
+            replayed.holds += replay.holds - before[1]
+            replayed.evaluations += replay.evaluations - before[2]
+            for difference in different:
+                instant = datetime.fromtimestamp(difference.at / 1000, timezone.utc)
+                replayed.add(f"cluster {difference.cluster} at {instant:%F %T} UTC: {difference.text}")
+            if (now := time.monotonic()) >= next_told:
+                next_told = now + 1.0
+                progress(replayed.decisions + replayed.holds, batch.now)
