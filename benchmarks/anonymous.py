@@ -12,8 +12,6 @@ together, as the p99 of 200 splits is the third slowest of them, and varies by h
 attackers also take processor time from the client and from the controller; `attackers_cores` says how much.
 """
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -87,7 +85,7 @@ class SplitTimes:
     splits: list[float] = field(default_factory=list)
     probes: list[float] = field(default_factory=list)
 
-    def add(self, more: SplitTimes) -> None:
+    def add(self, more: "SplitTimes") -> None:
         """Count further splits and probes."""
         self.splits += more.splits
         self.probes += more.probes

@@ -15,8 +15,6 @@ real sockets:
 Prints a table and writes benchmarks/controller.json.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import sys
@@ -217,7 +215,7 @@ class _Caller:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, url: str) -> _Caller:
+    async def connect(cls, url: str) -> "_Caller":
         address = httpx.URL(url)
         return cls(*await asyncio.open_connection(address.host, address.port))
 

@@ -5,8 +5,6 @@ are applied as controller and executor do it. Each other topic has the same rows
 and places in Kafka of its own: what must always hold does, and a replay finds nothing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field
@@ -51,7 +49,7 @@ class TopicDay:
     attempts: dict[str, tuple[int, str, list[int], int, list[int]]] = field(default_factory=dict)
     """By decision id: epoch, action, segments, attempt, and when the segments were made."""
 
-    def run(self) -> TopicDay:
+    def run(self) -> "TopicDay":
         """Minute after minute."""
         self.layout = SegmentLayout.create(2, self.start)
         wide = {"maxDagDepth": 100_000}

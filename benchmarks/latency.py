@@ -8,8 +8,6 @@ stage: medians over the batches of the events. Prints a table and writes benchma
 nothing.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import threading
@@ -123,7 +121,7 @@ def _scenario(
     }
 
 
-def _stages(measured: list[Measured]) -> dict[str, list[float]]:
+def _stages(measured: "list[Measured]") -> dict[str, list[float]]:
     """Return the milliseconds of each stage before and after each event's decision."""
     stages: dict[str, list[float]] = {}
     for sample in measured:
@@ -132,7 +130,7 @@ def _stages(measured: list[Measured]) -> dict[str, list[float]]:
     return stages
 
 
-def _slowest(measured: list[Measured], count: int = 8) -> list[dict[str, Any]]:
+def _slowest(measured: "list[Measured]", count: int = 8) -> list[dict[str, Any]]:
     """The batches that the slowest events waited for, each once, and what was in them."""
     by_batch: dict[int, dict[str, Any]] = {}
     for sample in sorted(measured, key=lambda sample: -sample.milliseconds):

@@ -5,8 +5,6 @@ depends only on recorded data, so it is run again and its result compared with t
 differ, because of another release, the record wins: its decisions are under way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -105,7 +103,7 @@ class ClustersReplay:
             self.holds += len(recorded.holds)
         return differences
 
-    def _has_to_agree(self, cluster: str, recorded: ClusterRows, is_complete: bool) -> bool:
+    def _has_to_agree(self, cluster: str, recorded: "ClusterRows", is_complete: bool) -> bool:
         """Return whether the record must match this release."""
         versions = {row["engine_version"] for row in (*recorded.decisions, *recorded.holds)}
         if versions - {ENGINE_VERSION} and not self._every_version:

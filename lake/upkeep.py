@@ -6,8 +6,6 @@ expired ones; that is done here instead (`lake.tables.HOOKS`). Days with many sm
 pass (`lake.compaction`), safely at any moment.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -45,7 +43,7 @@ class Upkeep:
         """Number of files of each table at the last pass, by name; without unreadable tables."""
         return dict(self._files)
 
-    def __enter__(self) -> Upkeep:
+    def __enter__(self) -> "Upkeep":
         self._thread.start()
         return self
 

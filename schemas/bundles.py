@@ -5,8 +5,6 @@ and of `broker.conf` (`configuration`). `decisions.bundles` decides; docs/bundle
 Instants are milliseconds since 1970, rates per second, throughput in bytes per second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import floor
 from typing import Annotated, Any, Literal
@@ -146,7 +144,7 @@ class TopBundlesLoadData(Wire):
     top_bundles_load_data: list[TopBundle] = Field(default_factory=list)
 
     @classmethod
-    def of_busiest(cls, loads: Mapping[str, NamespaceBundleStats], most: int) -> TopBundlesLoadData:
+    def of_busiest(cls, loads: Mapping[str, NamespaceBundleStats], most: int) -> "TopBundlesLoadData":
         """Return the `most` busiest bundles. Names decide among equals, where brokers follow a hash map's order."""
         ordered = sorted(loads, key=lambda bundle: (loads[bundle].load_rank, bundle))
         chosen = ordered[max(0, len(ordered) - most) :]

@@ -5,8 +5,6 @@ last for days or weeks, processes longer. Open connections keep their certificat
 certificate written before its key) change nothing until they do.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import ssl
@@ -55,7 +53,7 @@ class _Following(ssl.SSLContext):
 
     _current: ssl.SSLContext
 
-    def __new__(cls, protocol: int, files: TlsFiles) -> _Following:
+    def __new__(cls, protocol: int, files: TlsFiles) -> "_Following":
         return super().__new__(cls, protocol)
 
     def __init__(self, protocol: int, files: TlsFiles) -> None:

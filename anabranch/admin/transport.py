@@ -3,8 +3,6 @@
 The only module that sends anything. It never retries, and never raises for a fault of a server or the network.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import ssl
@@ -224,7 +222,7 @@ class Transport:
                         self._token_addresses.learn(_whole_body(answer, MAX_BODY_BYTES))
         return self._token_addresses.admit(url)
 
-    def beside(self, broker: str) -> Transport | Misdirected:
+    def beside(self, broker: str) -> "Transport | Misdirected":
         """Return a transport to another server, announced as `host:port`; connections are shared.
 
         A configured address of that host takes precedence, else the scheme is that of the base. Returns a fault if this

@@ -4,8 +4,6 @@ Stage: the whole of `anabranch serve alerts`, without its process. Each round as
 change and its notices are committed before anything is sent.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -76,7 +74,7 @@ class Evaluator:
             return f"rules that cannot be evaluated: {', '.join(self.faults)}"
         return f"destinations that were not told: {', '.join(untold)}" if untold else None
 
-    def run(self, stop: threading.Event, each: Callable[[Evaluator], None] = lambda _: None) -> None:
+    def run(self, stop: threading.Event, each: "Callable[[Evaluator], None]" = lambda _: None) -> None:
         """Run rounds until `stop`; retry when the lake cannot be read or written. Raises `LeaseLost`."""
         while not stop.is_set():
             began = time.monotonic()

@@ -7,8 +7,6 @@ made again, a deleted ledger stays deleted. So a call whose program died is repe
 deletion has a deadline, given by the caller, which holds for all repetitions together.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +117,7 @@ class BookKeeperSidecar:
         self.starts = 0
         """How often the program has been started."""
 
-    def __enter__(self) -> BookKeeperSidecar:
+    def __enter__(self) -> "BookKeeperSidecar":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,8 +5,6 @@ Commands are in modules of `anabranch.cli.commands`, loaded on use; their exampl
 Exit codes: `anabranch.cli.exits`. What failed is one line on stderr.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ class Entry:
     help: str
     module: str = ""
     """`MODULE` with an object `MODULE_command`, or `MODULE:OBJECT`."""
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: "Mapping[str, Entry]" = field(default_factory=dict)
 
 
 COMMANDS = {

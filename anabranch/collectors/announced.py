@@ -6,8 +6,6 @@ again, with its value at that time. A collector that starts announces everything
 predecessor knew; its `sender` is higher, so the job believes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -38,7 +36,7 @@ class FullAnnouncement(NamedTuple):
     """ms."""
 
     @classmethod
-    def of(cls, record: KafkaRecord, layout: ScalableTopicMetadata, announced_at: int) -> FullAnnouncement:
+    def of(cls, record: KafkaRecord, layout: ScalableTopicMetadata, announced_at: int) -> "FullAnnouncement":
         """Return the full announcement that a record contains."""
         return cls(LayoutEntry(record.key, layout.epoch, digest_of(layout_in(record.value))), announced_at)
 

@@ -9,8 +9,6 @@ metrics. It has the same form, so that the modular shedders decide for both; whe
 that of the extensible manager's own topics. Its instant is when it was read.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict
@@ -191,7 +189,7 @@ class BundleRounds:
         self._owned = set(owners)
         return [live, policies, *ownership, *reports]
 
-    def _look(self, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> _Look | Unread:
+    def _look(self, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> "_Look | Unread":
         """Ask one broker; several threads ask several brokers at once."""
         try:
             owned = _value_of_reply(f"the bundles of {broker}", self._bundles.owned(cluster, broker))

@@ -3,8 +3,6 @@
 Stage: output of `anabranch.history.live`, input of the terminal's screen and the page. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -65,7 +63,7 @@ class TopicView:
     """`split 3` or `merge 4+5` while that decision has no outcome yet."""
     brake: str | None = None
     """Brake that holds that decision (`schemas.tables.rows.WaitRow.brake`); None: nothing."""
-    last: DecisionView | None = None
+    last: "DecisionView | None" = None
     """Its newest decision; None: none was seen."""
     unheard_since: datetime | None = None
     """End of the last decision, while the job still holds the topic for it; None: it does not."""

@@ -3,8 +3,6 @@
 A `multiprocessing.Pool` would replace a killed worker, and wait for its answer for ever.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -62,7 +60,7 @@ class Worker:
         self._process.start()
         of_worker.close()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,8 +4,6 @@ Stage: `engine.autoscale.fleet_columns` fills `SnapshotColumns`. A segment witho
 comparison with them is false, so it is neither hot nor cold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,7 +85,7 @@ class SnapshotColumns:
         is_open: Bools = self.opened_at != NEVER
         return is_open
 
-    def take(self, topics: Ints) -> SnapshotColumns:
+    def take(self, topics: Ints) -> "SnapshotColumns":
         """Return the snapshots of some topics, given in ascending order."""
         segments = segments_of(self.offsets, topics)
         msg_in, bytes_in, msg_out, bytes_out = (column[segments] for column in self.rates)

@@ -5,8 +5,6 @@ Each gate has a function for topics that it binds and that share a policy. A tes
 topic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -35,7 +33,7 @@ class FleetReadings(NamedTuple):
     eligible_at: Ints
     """`NEVER`: time alone does not open the gate."""
 
-    def where(self, chosen: Bools) -> FleetReadings:
+    def where(self, chosen: Bools) -> "FleetReadings":
         """Return the readings of some topics."""
         measured, limit, margin = (column[chosen] for column in self[:3])
         return FleetReadings(measured, limit, margin, self.eligible_at[chosen])

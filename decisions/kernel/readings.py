@@ -4,8 +4,6 @@ Stage: under every family. A family lists its gates in an enum of its own, whose
 Instants and durations are milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Generic, TypeVar
@@ -27,7 +25,7 @@ class NamedReason(Enum):
     _value_: str
     sentence: str
 
-    def __new__(cls, name: str, sentence: str = "") -> NamedReason:
+    def __new__(cls, name: str, sentence: str = "") -> "NamedReason":
         """Make a member whose value is the name alone."""
         member = object.__new__(cls)
         member._value_, member.sentence = name, sentence

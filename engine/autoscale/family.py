@@ -4,8 +4,6 @@ Stage: between the kernel's protocol (`engine.kernel.family`) and the stages of 
 `engine.bundles.family`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Set
 
 import numpy as np
@@ -64,7 +62,7 @@ class Autoscale:
     readings = READINGS
     columns = SampleColumns()
 
-    def opener(self, settings: EngineSettings) -> Callable[[Mapping[str, StoredPart]], AutoscaleState]:
+    def opener(self, settings: EngineSettings) -> "Callable[[Mapping[str, StoredPart]], AutoscaleState]":
         """Return a function that opens buckets, which share resolved policies."""
         policies = Policies()
 
@@ -101,7 +99,7 @@ class AutoscaleState:
         """Return the evaluations of a batch."""
         return Evaluation(self.topics, self.loads, self.policies, self.view, self.settings.tick_ms, now, output)
 
-    def begin(self, now: int, output: Output) -> AutoscaleBatch:
+    def begin(self, now: int, output: Output) -> "AutoscaleBatch":
         """Begin a batch at `now`, milliseconds."""
         return AutoscaleBatch(self, now, output)
 

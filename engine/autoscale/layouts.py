@@ -4,8 +4,6 @@ Stage: under `engine.autoscale.topics`. A plain layout (`schemas.codecs.plain_ev
 40 bytes each; its JSON is rebuilt byte for byte on demand. A layout with unknown fields is stored as JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -55,7 +53,7 @@ class ReadLayout:
     """Policy override, as in `KnownLayout`."""
     _layout: SegmentLayout | None = field(default=None, compare=False)
 
-    def in_another_record(self, record: bytes, digest: str) -> ReadLayout:
+    def in_another_record(self, record: bytes, digest: str) -> "ReadLayout":
         """Return the same layout with another record."""
         return ReadLayout(
             record, digest, self.epoch, self.next_segment_id, self.ids, self.active, self.has_parents, self.override
@@ -68,7 +66,7 @@ class ReadLayout:
             self._layout = _layout_of(self.record)
         return self._layout
 
-    def known(self, merge_depths: Mapping[int, int]) -> KnownLayout:
+    def known(self, merge_depths: Mapping[int, int]) -> "KnownLayout":
         """Return the stored form; `merge_depths` are the depths kept through pruning."""
         stored_depth = merge_depths.get
         cells: list[int | bool] = []

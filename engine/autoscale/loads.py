@@ -5,8 +5,6 @@ Stage: the state of the family, beside `engine.autoscale.topics`. `engine.autosc
 rules for instants are in `decisions.autoscale.clocks`.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -60,12 +58,12 @@ class Origins(NamedTuple):
     """Code of the reporter (`reporter_code`)."""
 
     @classmethod
-    def judged(cls, sampled_at: Ints, kafka_at: Ints, reporter: Ints, now: int) -> Origins:
+    def judged(cls, sampled_at: Ints, kafka_at: Ints, reporter: Ints, now: int) -> "Origins":
         """Check the times of reporters and Kafka against the batch's time."""
         instants = instants_of_samples(sampled_at, kafka_at, now)
         return cls(sampled_at, kafka_at, instants, claims_of_samples(sampled_at, kafka_at, now), reporter)
 
-    def of(self, chosen: Any) -> Origins:
+    def of(self, chosen: Any) -> "Origins":
         """Select samples."""
         return Origins(*(column[chosen] for column in self))
 

@@ -5,8 +5,6 @@ longer needs it; removed rows are holes until the next base is packed. Everythin
 `engine.autoscale.pairs` looks up many rows at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
@@ -134,7 +132,7 @@ class RowIndex:
             self._has_holes = True
             self.generations.change(name)
 
-    def compacted(self) -> tuple[RowIndex, Ints] | None:
+    def compacted(self) -> "tuple[RowIndex, Ints] | None":
         """Return a copy without holes and unused names, and the old rows in new order; None if unchanged."""
         used = np.flatnonzero(self.topic[: self.count] != NO_ROW)
         numbers, topic = np.unique(self.topic[used], return_inverse=True)

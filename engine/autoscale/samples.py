@@ -5,8 +5,6 @@ the columns by sample there is a small table of their messages; a message of man
 has one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +79,7 @@ class Samples:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @classmethod
-    def from_arrow(cls, batches: Sequence[pa.RecordBatch]) -> Samples:
+    def from_arrow(cls, batches: Sequence[pa.RecordBatch]) -> "Samples":
         """Read all messages of some batches of `SCHEMA`."""
         table = pa.Table.from_batches(batches, SCHEMA).combine_chunks()
         lists = {name: table[name].chunk(0) for name in SCHEMA.names[1:]}
@@ -103,7 +101,7 @@ class Samples:
         )
         return samples._in_order()
 
-    def _in_order(self) -> Samples:
+    def _in_order(self) -> "Samples":
         """Return the samples by message, in the order of partition and offset."""
         partitions, offsets = self.partition, self.offset
         if (

@@ -4,8 +4,6 @@ Stage: between the kernel's protocol (`engine.kernel.family`) and `cycle`, which
 `codec` stores it. Its counterpart for topics is `engine.autoscale.family`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +31,7 @@ class BundlesFamily:
     readings = READINGS
     columns = None
 
-    def opener(self, settings: EngineSettings) -> Callable[[Mapping[str, StoredPart]], BundlesState]:
+    def opener(self, settings: EngineSettings) -> "Callable[[Mapping[str, StoredPart]], BundlesState]":
         """Return a function that opens buckets."""
         return lambda parts: BundlesState(unpack(parts.get(PART, StoredPart())))
 
@@ -73,7 +71,7 @@ class BundlesState:
     def tell(self, output: Output) -> None:
         """Emit nothing: no listener tracks clusters."""
 
-    def begin(self, now: int, output: Output) -> BundlesBatch:
+    def begin(self, now: int, output: Output) -> "BundlesBatch":
         """Begin a batch at `now`, milliseconds."""
         return BundlesBatch(self, now, output)
 

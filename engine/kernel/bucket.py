@@ -18,8 +18,6 @@ costs a call through Python. One value per bucket costs one call; the log of cha
 and all due topics of a bucket are evaluated at once, in columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +90,7 @@ class BucketEngine:
 
     def begin(
         self, bucket: int, packed: Packed, now: int, give: Callable[[dict[str, bytes]], None] | None = None
-    ) -> BucketBatch:
+    ) -> "BucketBatch":
         """Begin a batch that is ingested part by part, in arrival order, and emits output in chunks.
 
         Chunks go to `give` (`Output.give`). Raises as `run` does.

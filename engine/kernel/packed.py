@@ -4,8 +4,6 @@ Stage: between the engine and its store. A part is a base and a log of later cha
 and their order. The store calls the fingerprint `fence`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +72,7 @@ class Chain:
     log_bytes: int = 0
 
     @classmethod
-    def of(cls, part: StoredPart) -> Chain:
+    def of(cls, part: StoredPart) -> "Chain":
         """Return the chain of a stored part."""
         chain = cls(_digest(part.base), _digest(b""), len(part.base))
         for entry in part.log:

@@ -8,8 +8,6 @@ Lives in one event loop. A call that waits for Kafka, and so uses nothing shared
 (`let_others_go_on`, from any thread).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
@@ -33,7 +31,7 @@ ALL_REFUSALS_PER_SECOND = 50.0
 MAX_WAIT_SECONDS = 20.0
 _BURST_SECONDS = REFUSALS_AT_ONCE / REFUSALS_PER_SECOND
 """Time whose refusals may go at once; with more networks these are fewer."""
-_turn: ContextVar[WorkPermit | None] = ContextVar("turn", default=None)
+_turn: "ContextVar[WorkPermit | None]" = ContextVar("turn", default=None)
 
 
 class TooManyCalls(Exception):

@@ -8,8 +8,6 @@ apart from the topic's name a reporter's are the same in all messages of a round
 batch to the other decoder.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -69,7 +67,7 @@ class _Heads:
     ends: Ints
     """Required position of the closing bracket."""
 
-    def chosen(self, those: _Bools) -> _Heads:
+    def chosen(self, those: _Bools) -> "_Heads":
         """Select messages."""
         if those.all():
             return self

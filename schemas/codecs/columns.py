@@ -4,8 +4,6 @@ Stage: first of the job, behind `schemas.kafka.messages`, for messages that are 
 is the fast path past both.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterable, Sequence
@@ -44,7 +42,7 @@ class Segments:
     """m segment ids, each once in its topic."""
 
     @classmethod
-    def of(cls, topics: list[str], hashes: Ints, counts: Sequence[int], ids: Sequence[int]) -> Segments:
+    def of(cls, topics: list[str], hashes: Ints, counts: Sequence[int], ids: Sequence[int]) -> "Segments":
         """Create an object with arrays of these lists."""
         return cls(topics, hashes, packed_ints(counts, len(counts)), packed_ints(ids, len(ids)))
 

@@ -3,8 +3,6 @@
 Stage: a part of `settings`. Source: PIP-477, `bookieClusterSwitch.*`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -72,7 +70,7 @@ class BookieSettings(Section):
         return ZooKeeperAddress(address, f"/{chroot.strip('/')}" if chroot.strip("/") else "", scheme == "zks")
 
     @model_validator(mode="after")
-    def _tls_fits_together(self) -> BookieSettings:
+    def _tls_fits_together(self) -> "BookieSettings":
         if bool(self.metadata_certificate) != bool(self.metadata_key):
             raise ValueError("metadata_certificate and metadata_key belong together: give both or none")
         if (self.metadata_ca or self.metadata_certificate) and not self.metadata.startswith("zks:"):

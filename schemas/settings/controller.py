@@ -1,7 +1,5 @@
 """Sections `[controller]` and `[controller.limits]`: our own controller, and access to a controller."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -130,7 +128,7 @@ class ControllerSettings(Section):
     limits: LimitSettings
 
     @model_validator(mode="after")
-    def _grace_covers_the_session(self) -> ControllerSettings:
+    def _grace_covers_the_session(self) -> "ControllerSettings":
         # A leader that is cut off believes in its term for up to a session. Meanwhile it would still serve consumers
         # that the next leader has evicted, and two consumers would own one segment.
         if self.zookeeper.address and self.consumer_grace_seconds < self.session_seconds:
@@ -151,7 +149,7 @@ class ControllerSettings(Section):
         return ZooKeeperAddress(address, f"/{chroot.strip('/') or 'anabranch'}", scheme == "zks")
 
     @model_validator(mode="after")
-    def _tls_fits_together(self) -> ControllerSettings:
+    def _tls_fits_together(self) -> "ControllerSettings":
         for certificate, key in (
             ("certificate", "key"),
             ("url_certificate", "url_key"),

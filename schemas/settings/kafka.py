@@ -1,7 +1,5 @@
 """Section `[kafka]`: the brokers, and every client's access to them (`schemas.kafka.connection`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +48,7 @@ class KafkaSettings(Section):
     """PEM file of the certificate's key, PKCS#8 without a password."""
 
     @model_validator(mode="after")
-    def _fit_together(self) -> KafkaSettings:
+    def _fit_together(self) -> "KafkaSettings":
         files = [name for name in ("ca", "certificate", "key") if getattr(self, name)]
         if files and not self.security_protocol.endswith("SSL"):
             raise ValueError(f"{', '.join(files)} need security_protocol SSL or SASL_SSL")

@@ -1,7 +1,5 @@
 """The section [retention]: how many days of each table the lake keeps."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -46,7 +44,7 @@ class RetentionSettings(Section):
     """Fewer days for topics of some namespaces, by `tenant/namespace`: segment_load, events, holds, decisions."""
 
     @model_validator(mode="after")
-    def _fewer(self) -> RetentionSettings:
+    def _fewer(self) -> "RetentionSettings":
         for namespace, chosen in self.namespaces.items():
             for name, days in chosen.model_dump(exclude_none=True).items():
                 whole = getattr(self, name)

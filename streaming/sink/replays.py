@@ -6,8 +6,6 @@ had no rows. The new output is compared with these before anything is written, b
 rows. Settings cannot cause a difference (`streaming.checkpoint.pinned`), so another release does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -51,7 +49,7 @@ class RowsDigest(NamedTuple):
     digest: int
 
     @classmethod
-    def of(cls, table: Table, chunks: Iterable[pa.Table | pa.RecordBatch]) -> RowsDigest:
+    def of(cls, table: Table, chunks: Iterable[pa.Table | pa.RecordBatch]) -> "RowsDigest":
         """Compute both for any number of rows, one chunk in memory at a time, by column."""
         number = digest = 0
         no_matter = {"engine_version", *_NO_MATTER.get(table.name, ())}

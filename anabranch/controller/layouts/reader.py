@@ -4,8 +4,6 @@ Stage: below `anabranch.controller.layouts.store`, which adds the writes; on any
 `anabranch.controller.metadata.store_paths`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -62,7 +60,7 @@ class LayoutReader:
     def __init__(self, nodes: MetadataStore) -> None:
         self._nodes = nodes
 
-    def synced(self) -> LayoutReader:
+    def synced(self) -> "LayoutReader":
         """Return this reader once it shows all earlier commits of all nodes; for responses to clients."""
         self._nodes.sync()
         return self

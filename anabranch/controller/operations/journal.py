@@ -5,8 +5,6 @@ and deletions by `anabranch.controller.operations.removal`. An operation is save
 each one. At most one operation of a topic is open, and it is the newest.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -87,7 +85,7 @@ class Operation(Wire):
     """Entry buckets: of a rebucket's successor, or the maximum for a merge's union."""
 
     @model_validator(mode="after")
-    def _step_is_of_its_kind(self) -> Operation:
+    def _step_is_of_its_kind(self) -> "Operation":
         if self.step != "superseded" and self.step not in self.steps:
             raise ValueError(f"a {self.kind} has no step {self.step}")
         if self.kind == "rebucket" and self.bucket_count is None:

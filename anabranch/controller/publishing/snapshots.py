@@ -8,8 +8,6 @@ work for the job. It is sent in full in the first round of a sender, when it has
 `FULL_EVERY`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
@@ -57,7 +55,7 @@ class SnapshotPage(NamedTuple):
     announced: Set[tuple[Source, str]] = frozenset()
     """Keys that the page omits."""
 
-    def without(self, announced: Set[tuple[Source, str]]) -> SnapshotPage:
+    def without(self, announced: Set[tuple[Source, str]]) -> "SnapshotPage":
         """Return the page without keys that are announced after it anyway, by Kafka topic and key."""
         return self._replace(announced=announced)
 

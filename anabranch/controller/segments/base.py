@@ -3,8 +3,6 @@
 Every operation is idempotent: a caller that was killed repeats it, and completed parts stay unchanged.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,13 +74,13 @@ class SegmentStore(ABC):
     """
 
     @abstractmethod
-    def of_incarnation(self, created_at: int | None) -> SegmentStore:
+    def of_incarnation(self, created_at: int | None) -> "SegmentStore":
         """Return a store restricted to the incarnation of a topic that was created at `created_at`, in ms.
 
         None: only segments made by an older controller, which knew no incarnations.
         """
 
-    def of_layout(self, layout: SegmentLayout) -> SegmentStore:
+    def of_layout(self, layout: SegmentLayout) -> "SegmentStore":
         """Return a store restricted to the incarnation of a layout; it also knows the adopted segments."""
         return self.of_incarnation(layout.created_at_ms)
 

@@ -22,8 +22,6 @@ Positions: Kafka drops the committed positions of a group without members after 
 unless set). Brokers for segments should set it to its maximum, 2147483647; `complaints` reports it if they do not.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,12 +93,12 @@ class KafkaSegments(SegmentStore):
         self._life: int | None = None
         self._has_transactions = False
 
-    def of_incarnation(self, created_at: int | None) -> KafkaSegments:
+    def of_incarnation(self, created_at: int | None) -> "KafkaSegments":
         other = copy.copy(self)
         other._life, other._positions = created_at, Positions(self._kafka, created_at)
         return other
 
-    def of_layout(self, layout: SegmentLayout) -> KafkaSegments:
+    def of_layout(self, layout: SegmentLayout) -> "KafkaSegments":
         other = self.of_incarnation(layout.created_at_ms)
         other._has_transactions = layout.properties.get("transactions") == "true"
         adopted = {id: adopted_partition(segment.legacy_topic_name) for id, segment in layout.segments.items()}

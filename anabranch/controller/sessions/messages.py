@@ -1,7 +1,5 @@
 """Messages to consumers: assignments (PIP-468 "ConsumerRegistration and ConsumerAssignment")."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field
@@ -34,7 +32,7 @@ class ConsumerAssignment(Wire):
     """Incarnation of the topic: part of the names of its segments in Kafka. Not in the PIP."""
 
     @classmethod
-    def of(cls, topic: TopicName, push: Push) -> ConsumerAssignment:
+    def of(cls, topic: TopicName, push: Push) -> "ConsumerAssignment":
         """Build the message of a push."""
         segments = tuple(
             AssignedSegment(
@@ -66,7 +64,7 @@ class SubscriptionConsumers(Wire):
     consumers: tuple[HeldSegments, ...]
 
     @classmethod
-    def of(cls, coordinator: SubscriptionCoordinator) -> SubscriptionConsumers:
+    def of(cls, coordinator: SubscriptionCoordinator) -> "SubscriptionConsumers":
         """Build the list from the current state of the subscription."""
         assigned = coordinator.assignment
         names = sorted(coordinator.sessions, key=lambda name: (not assigned.get(name), name))

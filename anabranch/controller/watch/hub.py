@@ -4,8 +4,6 @@ Lives in one event loop. A session holds only the newest pending layout: a slow 
 From another thread: `loop.call_soon_threadsafe(hub.publish, topic, update)`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class WatchSession(AsyncIterator[LayoutUpdate]):
     The iteration ends when the session is closed; `closed_because` then holds the reason.
     """
 
-    def __init__(self, topic: str, floor: int, detach: Callable[[WatchSession], None]) -> None:
+    def __init__(self, topic: str, floor: int, detach: "Callable[[WatchSession], None]") -> None:
         self.topic = topic
         self.closed_because: CloseReason | None = None
         self._floor = floor

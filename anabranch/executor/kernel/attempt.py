@@ -6,8 +6,6 @@ hold", 2): a refusal counts only when a look after it shows no effect. Nor does 
 decision: the server may have stale data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -215,7 +213,7 @@ class DecisionWork:
         """Return whether a call may have been sent, as far as finished tries tell."""
         return self.standing.open_end or self.standing.calls > 0
 
-    def lose_basis(self, earlier: DecisionWork) -> None:
+    def lose_basis(self, earlier: "DecisionWork") -> None:
         """Note that `earlier` has expired: no call must be made for this decision if it rests on it."""
         if self.may_have_called or earlier.decided_at >= self.decided_at:
             return

@@ -4,8 +4,6 @@ Stage: between the kernel (`decision`, `attempt`, `loop`) and the families' pack
 …). `anabranch.executor.process` makes an `Actor` for each family; the kernel finds it by the column `family` of a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -24,11 +22,11 @@ class Decision:
     def __str__(self) -> str:
         return f"the decision {self.decision_id} on {self.subject}"
 
-    def replaces(self, earlier: Decision) -> bool:
+    def replaces(self, earlier: "Decision") -> bool:
         """Return whether this later decision makes an earlier one on the same subject obsolete."""
         return False
 
-    def rests_on(self, earlier: Decision) -> bool:
+    def rests_on(self, earlier: "Decision") -> bool:
         """Return whether this later decision is right only if an earlier one on the same subject is applied."""
         return False
 

@@ -4,8 +4,6 @@ Stage: the read end, under `anabranch history`. The topic is a river: a segment 
 *turn*. A layout shows sealed segments until they are pruned, so it reveals many turns that have no row of their own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -76,7 +74,7 @@ class River:
     reaches: Sequence[Reach]
     turns: Sequence[Turn]
 
-    def within(self, since: int | None = None) -> River:
+    def within(self, since: int | None = None) -> "River":
         """Return the river from an instant on."""
         begin = self.since if since is None else max(since, self.since)
         return replace(
@@ -86,7 +84,7 @@ class River:
             turns=[turn for turn in self.turns if turn.at >= begin],
         )
 
-    def newest(self, ended: int) -> River:
+    def newest(self, ended: int) -> "River":
         """Return the end of the river in which at most `ended` segments have ended."""
         ends = nlargest(ended + 1, (reach.ends for reach in self.reaches if reach.ends is not None))
         return self.within(ends[-1]) if len(ends) > ended else self

@@ -4,8 +4,6 @@ Stage: under `topic`. Messages of a key are numbered 0, 1, 2, …; the value nam
 as topics outlive a run. Delivery is at least once: a message that comes again is counted, and is no fault.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
@@ -34,7 +32,7 @@ class LedgerTotals(NamedTuple):
         """Return the counts by their names in files and reports."""
         return {("outOfOrder" if name == "out_of_order" else name): count for name, count in self._asdict().items()}
 
-    def plus(self, other: LedgerTotals) -> LedgerTotals:
+    def plus(self, other: "LedgerTotals") -> "LedgerTotals":
         """Return the sum."""
         return LedgerTotals(*(mine + its for mine, its in zip(self, other, strict=True)))
 

@@ -4,8 +4,6 @@ Stage: under `running`. Pure. An action matches when the same hashes were split,
 of either side counts once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +33,7 @@ class Agreement:
         both = self.matched + self.missed.total() + self.extra.total()
         return self.matched / both if both else None
 
-    def add(self, other: Agreement) -> None:
+    def add(self, other: "Agreement") -> None:
         """Add the counts of other topics."""
         self.matched += other.matched
         self.missed += other.missed

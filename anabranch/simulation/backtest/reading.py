@@ -4,8 +4,6 @@ Stage: under `running`. A part is the unit of work of one process, and memory ho
 job's batches.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -137,7 +135,7 @@ class History:
         """Return the number of topics."""
         return sum(len(part) for part in self.parts)
 
-    def between(self, begin: int, end: int) -> History:
+    def between(self, begin: int, end: int) -> "History":
         """Return the history of a part of the time; both instants are whole steps of this one."""
 
         return replace(self, began_at=begin, ends_at=end)

@@ -4,8 +4,6 @@ Stage: under `reading`. Memory holds some hundred thousand rows at a time. Each 
 part that has some; an index beside the file names the part of each batch, so a part is read without the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -59,7 +57,7 @@ class Spill:
         self._buffered_rows = self._buffered_bytes = 0
         self.counted = 0
 
-    def __enter__(self) -> Spill:
+    def __enter__(self) -> "Spill":
         """Return itself."""
         return self
 

@@ -5,8 +5,6 @@ the same layout. An action that we want stays open until the other side does it,
 again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -101,7 +99,7 @@ class Sides:
     parents: dict[tuple[str, int], Segments] = field(default_factory=dict)
     """Parents of each segment, by topic and id."""
 
-    def within(self, since: int, until: int) -> Sides:
+    def within(self, since: int, until: int) -> "Sides":
         """Return the actions of a period, milliseconds; a pair belongs to the earlier of its instants."""
         return Sides(
             [pair for pair in self.both if since <= min(pair.wanted.at, pair.done.at) <= until],

@@ -3,8 +3,6 @@
 Stage: filled by the kernel, printed by the command line and by its other callers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -40,13 +38,13 @@ class Actions(NamedTuple):
     is_reversal: npt.NDArray[np.bool_]
     """It takes back, within `REVERSAL_MS`, what made its segments."""
 
-    def of(self, chosen: Ints) -> Actions:
+    def of(self, chosen: Ints) -> "Actions":
         """Return the actions at some indices."""
         columns: list[Any] = [column[chosen] for column in self]
         return Actions(*columns)
 
     @classmethod
-    def none(cls) -> Actions:
+    def none(cls) -> "Actions":
         """Return no actions."""
         empty, codes, flags = np.zeros(0, np.int64), np.zeros(0, np.int8), np.zeros(0, np.bool_)
         return cls(empty, empty, codes, empty, empty, codes, flags, flags)

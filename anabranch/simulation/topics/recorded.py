@@ -5,8 +5,6 @@ line of hashes in it; demand within a range is assumed to be even. So loads of s
 layout can be added up under any other.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -40,7 +38,7 @@ class RangeLine(Wire):
     bytes_rate_out: Rate = 0.0
 
     @model_validator(mode="after")
-    def _in_order(self) -> RangeLine:
+    def _in_order(self) -> "RangeLine":
         if self.start > self.end:
             raise ValueError("start has to be at or before end")
         return self
@@ -81,7 +79,7 @@ class RecordedDemand:
             self._lines[line.topic].append(line)
 
     @classmethod
-    def read(cls, lines: Iterable[str | bytes]) -> RecordedDemand:
+    def read(cls, lines: Iterable[str | bytes]) -> "RecordedDemand":
         """Return the demand of a file of JSON lines. Raises `DemandError`."""
         return cls([_read(number, line) for number, line in enumerate(lines, 1) if line.strip()])
 

@@ -4,8 +4,6 @@ Stage: one of the sources of a simulation. A series is a CSV file of `timestamp,
 points, scaled so that its peak is so many split thresholds, with keys that are uniform or Zipf distributed.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -33,14 +31,14 @@ class Series(NamedTuple):
     at: Ints
     values: Floats
 
-    def first(self, days: float) -> Series:
+    def first(self, days: float) -> "Series":
         """Return the first days of a series. Raises `SeriesError` for less than two points."""
         chosen = self.at <= self.at[0] + days * DAY_MS
         if chosen.sum() < 2:
             raise SeriesError(f"{self.name}: the first {days:g} days have less than two points")
         return Series(self.name, self.at[chosen], self.values[chosen])
 
-    def scaled(self, percentile: float = 100.0) -> Series:
+    def scaled(self, percentile: float = 100.0) -> "Series":
         """Scale the series so that a percentile becomes the peak, in split thresholds. Raises `SeriesError`."""
         if not np.percentile(self.values, percentile) > 0:
             raise SeriesError(f"{self.name}: percentile {percentile:g} of the values is 0, nothing can be scaled to it")

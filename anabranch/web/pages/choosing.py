@@ -1,7 +1,5 @@
 """Selection and order of the topics on the fleet page, read from its address. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +43,7 @@ class Choice:
     page: int = 1
 
     @classmethod
-    def read(cls, query: Mapping[str, str]) -> Choice:
+    def read(cls, query: Mapping[str, str]) -> "Choice":
         """Of an address' query."""
         page = query.get("page", "1")
         return cls(

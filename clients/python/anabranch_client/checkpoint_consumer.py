@@ -8,8 +8,6 @@ The controller prunes sealed segments: a subscription of type CHECKPOINT keeps t
 `controller.checkpoint_retention_seconds`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -165,7 +163,7 @@ class CheckpointConsumer:
             self._consumer.close()
         self._watch.close()
 
-    def __enter__(self) -> CheckpointConsumer:
+    def __enter__(self) -> "CheckpointConsumer":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,8 +8,6 @@ the frontier is pruned unread. Without any offset it stands for the oldest retai
 Version 1, after the magic bytes `ABCK` and the byte of the version: JSON in UTF-8, then its CRC-32 in four bytes.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping
@@ -57,7 +55,7 @@ class Checkpoint:
         return MAGIC + bytes([VERSION]) + content + zlib.crc32(content).to_bytes(4, "big")
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Checkpoint:
+    def from_bytes(cls, data: bytes) -> "Checkpoint":
         """Read the opaque form. Raises `CheckpointUnreadable`."""
         if len(data) > MAX_BYTES or data[:4] != MAGIC or len(data) < 9:
             raise CheckpointUnreadable("these bytes are no checkpoint of this client: give what `checkpoint` returned")
@@ -74,7 +72,7 @@ class Checkpoint:
             raise CheckpointUnreadable("the checkpoint holds no positions: give what `checkpoint` returned") from error
 
     @classmethod
-    def _from_record(cls, record: Any) -> Checkpoint:
+    def _from_record(cls, record: Any) -> "Checkpoint":
         """Read the content, whose check sum anybody can compute. Raises as the conversions do."""
         topic, created, finished = record["topic"], record["createdAtMs"], frozenset(record["finished"])
         offsets = {int(id): offset for id, offset in record["offsets"].items()}

@@ -1,7 +1,5 @@
 """Settings: those of the controller begin with `anabranch.`, all others go to librdkafka unchanged."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -187,7 +185,7 @@ class ProducerSettings:
         }
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> ProducerSettings:
+    def of(cls, config: Mapping[str, Any]) -> "ProducerSettings":
         """Read the settings given by an application. Raises `ClientSettingsError`."""
         controller, kafka = split_settings(config)
         for name, reason in _NOT_SUPPORTED.items():

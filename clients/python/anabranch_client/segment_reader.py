@@ -9,8 +9,6 @@ reader is released. Everything delivered in a lease can only be acknowledged in 
 same reader, starts at the committed position.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -66,7 +64,7 @@ class SegmentReader:
         segment: ConsumedSegment,
         kafka: Mapping[str, Any],
         changed: threading.Condition,
-        keeps: Callable[[SegmentReader], bool],
+        keeps: "Callable[[SegmentReader], bool]",
     ) -> None:
         """`keeps`: the reader stays in the group through a rebalance. Raises `ClientSettingsError`."""
         self.segment = segment

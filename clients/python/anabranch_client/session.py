@@ -4,8 +4,6 @@ A TLS object must not be read in one thread and written in another: `websockets.
 then. Here an event loop runs in the calls of the thread that opened the session; others may only ask it to leave.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -109,7 +107,7 @@ class ControllerSession:
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
-    def __enter__(self) -> ControllerSession:
+    def __enter__(self) -> "ControllerSession":
         return self
 
     def __exit__(self, *_: object) -> None:

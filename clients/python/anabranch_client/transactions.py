@@ -7,8 +7,6 @@ The controller seals the segments of topics with the property `transactions=true
 that end transactions fit. So each message carries a header, which makes its batch larger than a marker.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -160,7 +158,7 @@ class TransactionalProducer:
                 self.abort_transaction()
             self._watch.close()
 
-    def __enter__(self) -> TransactionalProducer:
+    def __enter__(self) -> "TransactionalProducer":
         return self
 
     def __exit__(self, *_: object) -> None:
