@@ -9,7 +9,6 @@ pass (`lake.compaction`), safely at any moment.
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from deltalake.exceptions import DeltaError
 
@@ -47,9 +46,7 @@ class Upkeep:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Process exit may interrupt a pass, which is as safe as a kill.
         self._stop.set()
 

@@ -3,7 +3,6 @@
 Stage: under `anabranch.cli.commands.alerts`, over `evaluator` and `notifiers`.
 """
 
-import signal
 import ssl
 import threading
 import time
@@ -17,7 +16,7 @@ from anabranch.alerts.evaluator import Evaluator, utc_now
 from anabranch.alerts.notifiers import Notifier
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.rules import Rules, read_rules
-from runtime.telemetry.health import Heartbeat, ProcessHealth
+from runtime.telemetry.health import Heartbeat, ProcessHealth, call_on_signals
 from runtime.telemetry.serving import serve_metrics
 from schemas.settings.root import Settings
 
@@ -50,8 +49,7 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
         health = ProcessHealth(heartbeat.fault, not_ready)
         serve_metrics(registry, settings.alerts.metrics_port, "alerts.metrics_port", settings.metrics, "alerts", health)
     stop = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     for notifier in notifiers.values():
         notifier.start()
     destinations = ", ".join(notifiers) or "nobody"

@@ -5,7 +5,6 @@ so a round that is lost is made good by the next.
 """
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from anabranch.collectors.load_reports import PublishedLoads
 from anabranch.collectors.metrics import serve_collector
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.calls import MAX_ANSWER_BYTES, REQUEST_SECONDS
-from runtime.telemetry.health import Heartbeat, ProcessHealth
+from runtime.telemetry.health import Heartbeat, ProcessHealth, call_on_signals
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport
 from schemas.kafka.messages import Source
 from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD
@@ -53,8 +52,7 @@ def collect_bundles(
     heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False
     health = ProcessHealth(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole")
     server = serve_collector(CollectorRegistry(), settings, "collect-bundles", health)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     try:
         while not stop.is_set():
             began = time.monotonic()

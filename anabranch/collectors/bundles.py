@@ -126,7 +126,8 @@ class BundleRounds:
             str(settings.get("clusterName", "")),
             _chosen_settings(settings, self._profile) | self._configuration,
         )
-        brokers = sorted(_value_of_reply("the brokers", self._cluster.brokers()))
+        listed = _value_of_reply("the brokers", self._cluster.brokers())
+        brokers = sorted(listed)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             looks = list(pool.map(lambda broker: self._look(name, broker, chosen, now), brokers))
         self.unread = {broker: look for broker, look in zip(brokers, looks, strict=True) if isinstance(look, Unread)}

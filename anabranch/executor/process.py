@@ -3,7 +3,6 @@
 Stage: called by `anabranch serve executor`. Faults of the lake are reported before any work begins.
 """
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from anabranch.safeguards.record import WaitTable
 from anabranch.safeguards.waiting import Brakes
 from lake.brakes import BrakeLog
 from lake.upkeep import Upkeep
-from runtime.telemetry.health import ProcessHealth
+from runtime.telemetry.health import ProcessHealth, call_on_signals
 from runtime.telemetry.serving import MetricsError, serve_metrics
 from schemas.settings.root import Settings
 from schemas.tables.rows import BRAKES, OUTCOMES, WAITS
@@ -78,8 +77,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         datetime.now(timezone.utc),
     )
     stop = StopSignal()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     try:
         shut_out_older(settings.lake_path)
         register = MemberRegister(settings.lake_path)

@@ -1,6 +1,5 @@
 """`python -m anabranch.local.kafka [FOLDER]`: a Kafka of one node with all topics, until Ctrl-C."""
 
-import signal
 import threading
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from confluent_kafka import KafkaException
 from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.setup import ensure_jars
 from runtime.java_home import SetupError
+from runtime.telemetry.health import call_on_signals
 from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS
 from schemas.settings.root import load_settings
 
@@ -23,8 +23,7 @@ def main(folder: Path | None, port: int) -> None:
     Its data is in FOLDER, else in var/kafka-alone of the home: never that of a local run.
     """
     ended = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: ended.set())
+    call_on_signals(ended.set)
     try:
         settings = load_settings()
         jars = ensure_jars(settings, lambda line: click.echo(line, err=True))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic_core
 
@@ -23,16 +23,12 @@ __all__ = ["Action", "Answer", "Hold", "Merge", "Rebucket", "Split", "answer_to_
 class Split:
     """Split one segment. `reason` is `consumer-count` or the rate that is furthest over its threshold."""
 
+    action: ClassVar[Literal["split"]] = "split"
     segment: int
     reason: str
     gates: tuple[Reading[Gate], ...]
     also: tuple[Split | Merge, ...] = ()
     """What else is done in the same evaluation, on other parts of the key space (guard `parallelActions`)."""
-
-    @property
-    def action(self) -> Literal["split"]:
-        """`split`."""
-        return "split"
 
     @property
     def ids(self) -> list[int]:
@@ -49,16 +45,12 @@ class Split:
 class Merge:
     """Merge two neighbours, in the order of their ranges. `reason` is `cold`."""
 
+    action: ClassVar[Literal["merge"]] = "merge"
     segments: tuple[int, int]
     reason: str
     gates: tuple[Reading[Gate], ...]
     also: tuple[Split | Merge, ...] = ()
     """As of `Split`."""
-
-    @property
-    def action(self) -> Literal["merge"]:
-        """`merge`."""
-        return "merge"
 
     @property
     def ids(self) -> list[int]:
@@ -78,17 +70,13 @@ class Rebucket:
     `reason` is `below-split-rate-floor` or `at-max-segments`: why consumers are not given a segment.
     """
 
+    action: ClassVar[Literal["rebucket"]] = "rebucket"
     segments: tuple[int, ...]
     bucket_count: int
     reason: str
     gates: tuple[Reading[Gate], ...]
     also: tuple[Split | Merge, ...] = ()
     """Nothing: it concerns consumers of the whole topic."""
-
-    @property
-    def action(self) -> Literal["rebucket"]:
-        """`rebucket`."""
-        return "rebucket"
 
     @property
     def ids(self) -> list[int]:

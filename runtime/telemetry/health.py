@@ -1,9 +1,10 @@
-"""Liveness and readiness of a process, as served at `/livez` and `/readyz`.
+"""Liveness and readiness of a process, as served at `/livez` and `/readyz`, and its end by signals.
 
 A process that runs without progress is not alive: a supervisor restarts it. One that waits for something outside, such
 as Kafka, is alive but not ready: a restart would not help.
 """
 
+import signal
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -42,3 +43,9 @@ class ProcessHealth(NamedTuple):
 
 UNWATCHED = ProcessHealth()
 """Health of a process without probes: always live and ready."""
+
+
+def call_on_signals(stop: Callable[[], object]) -> None:
+    """Call `stop` at SIGINT and SIGTERM, instead of ending the process; on the main thread."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop())

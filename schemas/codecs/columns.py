@@ -76,8 +76,8 @@ class BulkColumns:
 
 
 @dataclass(frozen=True)
-class RefusedSample:
-    """A refused sample of a message whose other samples may be accepted."""
+class RefusedPart:
+    """A refused sample or entry of a message whose others may be accepted."""
 
     index: int
     """Index in the message's columns, from 0."""
@@ -85,7 +85,7 @@ class RefusedSample:
     detail: str
     """Location and fault, for a person; names the index."""
     raw: bytes
-    """The sample as JSON, cut at `MAX_REFUSED_BYTES`."""
+    """The part as JSON, cut at its module's `MAX_REFUSED_BYTES`."""
 
 
 def hash_of(name: str) -> int:
@@ -121,12 +121,12 @@ def packed_rates(
     return np.frombuffer(packed, np.float64).reshape(4, m)
 
 
-def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[RefusedSample]]:
+def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[RefusedPart]]:
     """Return the valid samples by topic, and the refused ones by index. Total: never raises."""
     if (all_good := _all_good(message)) is not None:
         return all_good, []
     good: dict[str, dict[int, tuple[float, ...]]] = {}
-    refused: list[RefusedSample] = []
+    refused: list[RefusedPart] = []
     names = [name for name, count in zip(message.topics, message.counts, strict=True) for _ in range(count)]
     is_valid: dict[str, bool] = {}
     for index, sample in enumerate(zip(names, message.ids, *message.rates, strict=True)):
@@ -199,8 +199,8 @@ def _is_rate(rate: Any) -> bool:
         return False
 
 
-def _refuse_sample(index: int, field: str, fault: str, sample: tuple[Any, ...]) -> RefusedSample:
+def _refuse_sample(index: int, field: str, fault: str, sample: tuple[Any, ...]) -> RefusedPart:
     raw = to_json(dict(zip(("topic", "id", *_RATE_NAMES), sample, strict=True)), inf_nan_mode="constants")[
         :MAX_REFUSED_BYTES
     ]
-    return RefusedSample(index, RejectReason.INVALID, f"sample {index}: {field} {fault}", raw)
+    return RefusedPart(index, RejectReason.INVALID, f"sample {index}: {field} {fault}", raw)

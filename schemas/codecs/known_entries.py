@@ -5,7 +5,6 @@ Stage: in the job, before the shuffle (`engine.kernel.packing`), behind `schemas
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -14,7 +13,7 @@ from pydantic_core import to_json
 
 from schemas.base import MAX_SEGMENT_ID
 from schemas.codecs.bulk_columns import topic_hashes
-from schemas.codecs.columns import Ints, is_topic
+from schemas.codecs.columns import Ints, RefusedPart, is_topic
 from schemas.codecs.known_layouts import LayoutEntry, columns_json
 from schemas.kafka.messages import DIGEST_PATTERN, LayoutsKnown, RejectReason
 
@@ -22,20 +21,7 @@ MAX_REFUSED_BYTES = 2048
 """Bytes kept of a refused entry; a valid topic name takes at most half of them."""
 
 
-@dataclass(frozen=True)
-class RefusedEntry:
-    """A refused entry of a message whose other entries may be accepted."""
-
-    index: int
-    """Index in the message's columns, from 0."""
-    reason: RejectReason
-    detail: str
-    """Location and fault, for a person; names the index."""
-    raw: bytes
-    """The entry as JSON, cut at `MAX_REFUSED_BYTES`."""
-
-
-def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], list[RefusedEntry]]:
+def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], list[RefusedPart]]:
     """Split a message by bucket, each part in JSON; also return its refused entries. Total: never raises."""
     columns, hashes, refused = _judge_entries(message)
     if not len(hashes):
@@ -61,7 +47,7 @@ _is_digest = re.compile(DIGEST_PATTERN.replace("$", r"\Z")).match
 _are_hexadecimal = re.compile("[0-9a-f]*").fullmatch
 
 
-def _judge_entries(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedEntry]]:
+def _judge_entries(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedPart]]:
     """Return the valid entries in columns, their hashes (`columns.hash_of`), and the refused ones."""
     columns = (message.topics, message.epochs, message.digests)
     if (hashes := _hashes_of_good(message)) is not None:
@@ -101,6 +87,6 @@ def _fault_of(topic: Any, epoch: Any, digest: Any) -> str | None:
     return None
 
 
-def _refuse_entry(index: int, fault: str, entry: LayoutEntry) -> RefusedEntry:
+def _refuse_entry(index: int, fault: str, entry: LayoutEntry) -> RefusedPart:
     raw = to_json(entry._asdict(), inf_nan_mode="constants")[:MAX_REFUSED_BYTES]
-    return RefusedEntry(index, RejectReason.INVALID, f"entry {index}: {fault}", raw)
+    return RefusedPart(index, RejectReason.INVALID, f"entry {index}: {fault}", raw)

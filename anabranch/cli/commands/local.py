@@ -5,7 +5,6 @@ Stage: over `anabranch.local.setup`, `traffic` and `reset`. `anabranch run` is i
 
 import contextlib
 import os
-import signal
 import threading
 
 import click
@@ -13,6 +12,7 @@ import click
 from anabranch.cli.context import Context
 from anabranch.cli.exits import failing_on
 from anabranch.cli.instants import DURATION
+from runtime.telemetry.health import call_on_signals
 
 
 @click.command("setup")
@@ -65,8 +65,7 @@ def traffic(context: Context, seconds: float | None) -> None:
     from anabranch.local.traffic import run_traffic
 
     stop = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     if seconds is not None:
         clock = threading.Timer(seconds, stop.set)
         clock.daemon = True

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import sys
 import threading
 
@@ -10,6 +9,7 @@ import click
 
 from anabranch.cli.context import Context
 from anabranch.cli.exits import PERSON_NEEDED
+from runtime.telemetry.health import call_on_signals
 
 
 class PersonNeededError(click.ClickException):
@@ -41,8 +41,7 @@ def stream_command(context: Context, new_checkpoint: bool) -> None:
     from streaming.job.job import run_job
 
     stop = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     try:
         run_job(settings, stop, new_checkpoint)
     except PersonNeeded as error:

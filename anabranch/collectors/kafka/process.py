@@ -7,7 +7,6 @@ announces everything else.
 import json
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from anabranch.collectors.kafka.segments import SegmentReport
 from anabranch.collectors.metrics import CollectorMeter, serve_collector
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.status import SEGMENTS_FILE, STATUS_FILE, CollectorStatus, write_status
-from runtime.telemetry.health import Heartbeat, ProcessHealth
+from runtime.telemetry.health import Heartbeat, ProcessHealth, call_on_signals
 from schemas.settings.root import Settings
 
 log = logging.getLogger(__name__)
@@ -52,8 +51,7 @@ def collect_kafka(
     server = serve_collector(meter.registry, settings, "collect-kafka", health)
     collector = KafkaCollector(chosen, controller.url, ScalableTopics(transport).layout, readings, publisher)
     stop = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     began, is_ready, file = time.monotonic(), False, settings.path(chosen.folder) / STATUS_FILE
 
     def observe(status: CollectorStatus) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from anabranch.collectors.pulsar.calls import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
-from runtime.telemetry.health import Heartbeat, ProcessHealth
+from runtime.telemetry.health import Heartbeat, ProcessHealth, call_on_signals
 from schemas.settings.root import Settings
 
 log = logging.getLogger(__name__)
@@ -44,8 +43,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     server = serve_collector(meter.registry, settings, "collect-pulsar", health)
     collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), announced, publisher)
     stop = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     began, is_ready = time.monotonic(), False
     written, write_at = -1, began
 

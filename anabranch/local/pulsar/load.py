@@ -22,6 +22,7 @@ import click
 from anabranch.local.processes import tethered
 from anabranch.local.setup import ensure_pulsar
 from runtime.java_home import SetupError, find_java
+from runtime.telemetry.health import call_on_signals
 from schemas.settings.root import load_settings, without_secrets
 
 _FLAGS = [
@@ -176,8 +177,7 @@ def main(
 ) -> None:
     """Produce to TOPIC and consume it; count lost, duplicate and out-of-order messages of a key."""
     ended = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: ended.set())
+    call_on_signals(ended.set)
     try:
         jars = ensure_pulsar(load_settings(), lambda line: click.echo(line, err=True))
     except SetupError as error:

@@ -7,7 +7,6 @@ client's counts (nothing lost, nothing twice) are in `FOLDER/load.json`, and in 
 
 import json
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from anabranch.admin.transport import Transport
 from anabranch.local.pulsar.load import KeyedDemand, KeyedLoad, keyed_load
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from runtime.java_home import SetupError
+from runtime.telemetry.health import call_on_signals
 from schemas.metadata import AutoScalePolicyOverride
 
 TOPIC = "topic://public/default/orders"
@@ -72,8 +72,7 @@ def _make(topics: ScalableTopics) -> Fault | None:
 def main(service_url: str, jars: Path, folder: Path) -> None:
     """Load until SIGTERM or SIGINT; ends with an error when the client ends by itself."""
     stop = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    call_on_signals(stop.set)
     client_log = folder / "log" / "load.log"
     with keyed_load(jars, service_url, TOPIC, client_log, DEMAND) as load:
         while not stop.wait(1):

@@ -7,7 +7,6 @@ part that has some; an index beside the file names the part of each batch, so a 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
@@ -61,9 +60,7 @@ class Spill:
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Write the buffered rows, and the index."""
         if kind is None:
             self._flush()
