@@ -13,7 +13,7 @@ from anabranch.safeguards.state import read_safeguards
 from anabranch.safeguards.windows import may_act, next_change
 from lake.brakes import SafeguardAct
 from schemas.printable import printable
-from schemas.settings.root import ExecutorSettings
+from schemas.settings.processes import ExecutorSettings
 
 CALLS_SECONDS = 60.0
 SHOWN = 50

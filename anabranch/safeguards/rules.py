@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from anabranch.safeguards.windows import may_act, next_change
 from lake.brakes import ALL, Acts
 from schemas.kafka.messages import EXPIRED
-from schemas.settings.root import ExecutorSettings
+from schemas.settings.processes import ExecutorSettings
 
 Brake = Literal["stop", "pause", "window", "approval", "rate"]
 BRAKES: tuple[Brake, ...] = get_args(Brake)

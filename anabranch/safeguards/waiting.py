@@ -17,7 +17,7 @@ from anabranch.safeguards.record import WaitTable
 from anabranch.safeguards.rules import BRAKES, Brake, HeldBySafeguard, Over, PendingDecision, expires_at, held_by
 from anabranch.safeguards.windows import may_act
 from lake.brakes import ALL, Acts, BrakeLog, SafeguardAct
-from schemas.settings.root import ExecutorSettings
+from schemas.settings.processes import ExecutorSettings
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from runtime.listener.names import NodeNames
 from runtime.listener.server import Listener, ListenError, Server, listen, url_of
 from runtime.telemetry.serving import MetricsError, serving_probes
 from schemas.addresses import way_from_outside
+from schemas.settings.processes import WebSettings
 from schemas.settings.root import Settings
-from schemas.settings.web import WebSettings
 
 MAX_SHUTDOWN_SECONDS = 3
 LIMITS = ListenerLimits(connections=1024, connections_per_address=128)

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from runtime.listener.connections import ListenerLimits
 from runtime.telemetry.health import UNWATCHED, Heartbeat, ProcessHealth
 from schemas.addresses import is_loopback
-from schemas.settings.metrics import MetricsSettings
+from schemas.settings.processes import MetricsSettings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -18,25 +18,22 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import ErrorDetails
 
 from schemas.kafka.connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.metadata import Profile
 from schemas.settings.bookies import BookieSettings
-from schemas.settings.brakes import BrakeSettings
-from schemas.settings.collect import CollectSettings
 from schemas.settings.controller import ControllerSettings
 from schemas.settings.environment import environment_keys, read_environment, type_parts, variable_of
 from schemas.settings.former import FORMER, RENAMED, remove_former
 from schemas.settings.kafka import KafkaSettings
-from schemas.settings.metrics import MetricsSettings
+from schemas.settings.processes import AlertSettings, CollectSettings, ExecutorSettings, MetricsSettings, WebSettings
 from schemas.settings.retention import RetentionSettings
 from schemas.settings.section import Port, Seconds, Section
 from schemas.settings.section import SettingsError as SettingsError
 from schemas.settings.trusted_home import check_trusted
-from schemas.settings.web import WebSettings
 from schemas.tls import TlsError, TlsFiles, client_context, listener_context
 
 if sys.version_info >= (3, 11):
@@ -116,89 +113,6 @@ class LogSettings(Section):
 
     format: Literal["text", "json"]
     """Format of log lines: `text` for people, `json` (one object per line) for log systems."""
-
-
-STUCK_MARGIN_SECONDS = 600.0
-"""Allowance for an executor that starts, and for clocks that differ."""
-
-
-class ExecutorSettings(Section):
-    """The executor, `anabranch serve executor`, which applies decisions."""
-
-    mode: Literal["act", "approve", "observe"]
-    """`observe` only records what it would do; `approve` applies approved decisions; `act` applies all."""
-    poll_ms: Annotated[int, Field(ge=10, le=60_000)]
-    """Milliseconds between reads of the decisions table; more saves requests and delays actions."""
-    workers: Annotated[int, Field(ge=1, le=256)]
-    """Topics that each shard handles at a time; raise it if decisions queue while the controller is idle."""
-    request_timeout_seconds: Seconds
-    """Seconds to wait for an answer of the controller; at most half of lease_seconds."""
-    give_up_seconds: Seconds
-    """Seconds of retries after which a decision ends as `failed`; time held by a safeguard does not count."""
-    decision_max_age_seconds: Seconds
-    """Seconds after which a decision not yet begun ends as `superseded`, and the job decides again."""
-    waiting_max_age_seconds: Seconds
-    """Seconds after which a decision held by a safeguard, or any in mode `approve`, ends as `superseded`."""
-    metrics_port: Port
-    """Port of the executor's metrics and probes, at [metrics] host; 0: none."""
-    brakes: BrakeSettings
-    shards: Annotated[int, Field(ge=1, le=64)]
-    """Parts of the topics, one executor at work on each; more use several executors. Stop all of them to change it."""
-    lease_seconds: Seconds
-    """Seconds of silence after which other executors take over; fewer fail over sooner."""
-
-    @model_validator(mode="after")
-    def _a_call_fits_into_the_lease(self) -> ExecutorSettings:
-        # A call is begun only if its timeout ends within the lease, and a heartbeat is sent every sixth of the
-        # lease.
-        if self.lease_seconds < 2 * self.request_timeout_seconds:
-            raise ValueError(
-                f"lease_seconds ({self.lease_seconds:g}) is less than twice request_timeout_seconds "
-                f"({self.request_timeout_seconds:g}): an executor would hardly ever be allowed to call; raise the "
-                "former or lower the latter"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_decision_may_wait(self) -> ExecutorSettings:
-        if self.waiting_max_age_seconds < self.decision_max_age_seconds:
-            raise ValueError(
-                f"waiting_max_age_seconds ({self.waiting_max_age_seconds:g}) is less than decision_max_age_seconds "
-                f"({self.decision_max_age_seconds:g}): a decision that waits would expire before one that does not; "
-                "raise the former or lower the latter"
-            )
-        return self
-
-    @property
-    def begin_max_age_seconds(self) -> float:
-        """Age up to which a decision is begun."""
-        return self.waiting_max_age_seconds if self.mode == "approve" else self.decision_max_age_seconds
-
-    @property
-    def stuck_seconds(self) -> float:
-        """Age from which an open decision is stuck: no executor would apply it any more."""
-        return self.waiting_max_age_seconds + self.give_up_seconds + STUCK_MARGIN_SECONDS
-
-    @model_validator(mode="after")
-    def _each_shard_has_a_part_of_the_limits(self) -> ExecutorSettings:
-        for name in ("actions_per_minute", "actions_per_minute_per_namespace"):
-            if 0 < getattr(self.brakes, name) < self.shards:
-                raise ValueError(
-                    f"brakes.{name} ({getattr(self.brakes, name)}) is less than shards ({self.shards}): each shard has "
-                    "a part of it; raise the former or lower the latter"
-                )
-        return self
-
-
-class AlertSettings(Section):
-    """Alerts by rules on the lake, `anabranch serve alerts`."""
-
-    rules: str
-    """YAML file of alert rules and destinations (docs/alerts.md)."""
-    ca: str
-    """PEM file of the CAs that signed the destinations' certificates; empty: the system's CAs."""
-    metrics_port: Port
-    """Port of the metrics and probes of `anabranch serve alerts`, at [metrics] host; 0: none."""
 
 
 class LocalSettings(Section):

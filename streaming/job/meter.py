@@ -20,7 +20,7 @@ from engine.kernel.records import INTERNAL_ERROR
 from runtime.telemetry.health import UNWATCHED, ProcessHealth
 from runtime.telemetry.serving import LOOPBACK, MetricsServer, serve_metrics
 from schemas.kafka.messages import OutcomeStatus, RejectReason
-from schemas.settings.metrics import MetricsSettings
+from schemas.settings.processes import MetricsSettings
 from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.job.metrics import (
     ACTIVE_SEGMENTS,

@@ -31,7 +31,8 @@ from decisions.topic.layout import SegmentLayout
 from lake.brakes import BrakeLog
 from lake.tables import create_lake, open_table
 from schemas.kafka.messages import OutcomeEvent
-from schemas.settings.root import ExecutorSettings, load_settings
+from schemas.settings.processes import ExecutorSettings
+from schemas.settings.root import load_settings
 from schemas.tables.rows import OUTCOMES
 from tests.controller.conftest import RunningController, run_controller
 from tests.executor import orders

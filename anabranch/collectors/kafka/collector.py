@@ -22,7 +22,7 @@ from anabranch.collectors.kafka.topics import ListedSegment, ListedTopic, Listed
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.sweep import Budget
 from anabranch.collectors.status import BrokerStatus, CollectorStatus, Troubles
-from schemas.settings.collect import CollectSettings
+from schemas.settings.processes import CollectSettings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

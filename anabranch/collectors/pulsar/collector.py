@@ -41,7 +41,7 @@ from anabranch.collectors.pulsar.topics import Topics
 from anabranch.collectors.resync import Repeats
 from anabranch.collectors.status import CollectorStatus, Troubles
 from schemas.ids import topic_parts
-from schemas.settings.collect import CollectSettings
+from schemas.settings.processes import CollectSettings
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from anabranch.admin.answers import Answered
 from anabranch.collectors.pulsar.brokers import Brokers
 from anabranch.collectors.pulsar.calls import INTERVALS, CallAnswer, Kind, ReadIntervals
 from schemas.base import TOPIC_PATTERN
-from schemas.settings.collect import CollectSettings
+from schemas.settings.processes import CollectSettings
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 

@@ -56,7 +56,7 @@ from anabranch.safeguards.waiting import Brakes
 from lake.tail import StoredRow, Tail
 from runtime.backoff import Backoff
 from schemas.kafka.messages import EXPIRED
-from schemas.settings.root import ExecutorSettings
+from schemas.settings.processes import ExecutorSettings
 from schemas.tables.rows import OutcomeRow
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from lake.lease import LeaseLost
 from lake.tables import create_lake, open_table
 from lake.tail import StoredRow, Tail
 from schemas.kafka.messages import OutcomeEvent
-from schemas.settings.root import ExecutorSettings
+from schemas.settings.processes import ExecutorSettings
 from schemas.tables.rows import OUTCOMES, DecisionRow, EventRow, OutcomeRow
 from tests.executor import bundle_orders, orders
 from tests.executor.conftest import Collected, retrying, settings
