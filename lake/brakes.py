@@ -6,10 +6,10 @@ conflicts, reads the other, and is decided again. So every act is made with know
 concurrent approval and rejection one is refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from deltalake.exceptions import CommitFailedError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
@@ -111,7 +111,7 @@ class BrakeReader:
         before = self.acts.number
         for row in self._tail.read(range(1, before + 1)):
             if row["number"] > self.acts.number:
-                self.acts.take(_read_act(row))
+                self.acts.take(SafeguardAct(kind=row["act"], **{name: row[name] for name in _SHARED}))
         return self.acts.number > before
 
 
@@ -149,10 +149,6 @@ class BrakeLog(BrakeReader):
 
 _SHARED = ("number", "subject", "decision_id", "reason", "until", "actor", "at")
 """Fields of an act that are columns of the same name."""
-
-
-def _read_act(row: Mapping[str, Any]) -> SafeguardAct:
-    return SafeguardAct(kind=row["act"], **{name: row[name] for name in _SHARED})
 
 
 def _row(act: SafeguardAct) -> BrakeRow:

@@ -5,7 +5,6 @@ anywhere, as in Pulsar 5, and its namespace then exists. Calls about a missing n
 leader: any node changes them, by compare-and-set.
 """
 
-import logging
 from collections.abc import Callable, Collection
 
 from anabranch.controller.errors import Conflict, NotFound
@@ -14,8 +13,6 @@ from anabranch.controller.outbox.announcements import policy_announcement
 from anabranch.controller.policies import check_override
 from decisions.autoscale.policy import ClusterPolicy
 from schemas.metadata import AutoScalePolicyOverride
-
-log = logging.getLogger(__name__)
 
 
 class Namespaces:

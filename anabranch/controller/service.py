@@ -7,7 +7,6 @@ and the other learns that the segment is no longer active.
 """
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -32,8 +31,6 @@ from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import segment_topic
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride, HashRange
-
-log = logging.getLogger(__name__)
 
 MAX_PROPERTIES_BYTES = 65_536
 MAX_ATTEMPTS = 64

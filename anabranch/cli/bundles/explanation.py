@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.cli.bundles.decisions import defaults_of, readings_table
 from anabranch.cli.explain_text import became_text
 from anabranch.query.wording import instant, number_words
-from schemas.bundles import BundleAnswer, BundleReading
+from schemas.bundles import BundleReading
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -91,15 +91,11 @@ def _compare_broker(state: ClusterState, cycle: Cycle, broker: str) -> list[str]
     usages = [usage["maxUsage"] for name, usage in answer.usage.items() if name != broker and "maxUsage" in usage]
     if usages:
         lines.append(f"  the others' maxUsage: {number_words(min(usages))} to {number_words(max(usages))}")
-    if giving := _givers(answer):
+    if giving := [broker for broker, bundles in answer.selected.items() if bundles]:
         lines.append(printable(f"  brokers that were to give: {', '.join(giving)}"))
     else:
         lines.append("  it gets nothing by unloading, for no other broker was to give")
     return lines
-
-
-def _givers(answer: BundleAnswer) -> list[str]:
-    return [broker for broker, bundles in answer.selected.items() if bundles]
 
 
 def _concerns_broker(reading: BundleReading, broker: str) -> bool:

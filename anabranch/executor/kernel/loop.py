@@ -487,7 +487,7 @@ class Executor:
             at=now,
             layout_epoch=seen.layout_epoch if seen else None,
             seen=details,
-            error=error and _printable(error),
+            error=error and error[:MAX_ERROR].encode("utf-8", "replace").decode(),
         )
 
     def _end(self, work: DecisionWork, row: OutcomeRow) -> None:
@@ -565,8 +565,3 @@ class Executor:
 def _is_prompt(work: DecisionWork, step: TryAgain) -> bool:
     """Return whether the retry needs no delay and its try does not count as a failure."""
     return step.at_once and work.conflicts <= MAX_CONFLICTS
-
-
-def _printable(error: str) -> str:
-    """Return the recorded part of an error's text as valid Unicode, which a server need not send."""
-    return error[:MAX_ERROR].encode("utf-8", "replace").decode()
