@@ -4,8 +4,6 @@ Stage: under `anabranch.alerts.notifiers`. Alertmanager's API v2, Slack's incomi
 the body of Alertmanager's own (version 4), signed as Standard Webhooks 1.0 says. No redirect is followed.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -129,7 +127,7 @@ class AlertmanagerSender:
     that lost its state learns it again.
     """
 
-    post: _Post
+    post: "_Post"
     rules: Rules
     token: str | None
     batch: int = 100
@@ -153,7 +151,7 @@ class AlertmanagerSender:
 class WebhookSender:
     """Sender for any receiver of JSON. `webhook-id` stays the same when a notice is repeated."""
 
-    post: _Post
+    post: "_Post"
     rules: Rules
     name: str
     key: bytes | None
@@ -199,7 +197,7 @@ class WebhookSender:
 class SlackSender:
     """Sender for an incoming webhook of Slack, or a compatible one."""
 
-    post: _Post
+    post: "_Post"
     rules: Rules
     batch: int = 1
     resend_seconds: float | None = None

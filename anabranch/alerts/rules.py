@@ -3,8 +3,6 @@
 Stage: read by `anabranch.alerts.evaluator`. Terms are those of Prometheus and Alertmanager where they have one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,7 +78,7 @@ class Rule(Section):
     """So many alerts at once; what else a statement answers is counted in one more."""
 
     @model_validator(mode="after")
-    def _one_side(self) -> Rule:
+    def _one_side(self) -> "Rule":
         if self.above is not None and self.below is not None:
             raise ValueError("above and below: give one of them")
         return self
@@ -105,7 +103,7 @@ class Target(StrictModel):
     timeout_seconds: Annotated[Duration, Field(gt=0)] = 10.0
 
     @model_validator(mode="after")
-    def _one_address(self) -> Target:
+    def _one_address(self) -> "Target":
         if (self.url is None) == (self.url_variable is None):
             raise ValueError("give one of url and url_variable")
         return self
@@ -143,7 +141,7 @@ class Rules(Section):
     rules: Annotated[tuple[Rule, ...], Field(min_length=1, max_length=1_000)]
 
     @model_validator(mode="after")
-    def _names(self) -> Rules:
+    def _names(self) -> "Rules":
         names = [rule.name for rule in self.rules]
         for name in names:
             if name == BROKEN.name:

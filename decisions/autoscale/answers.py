@@ -3,8 +3,6 @@
 Stage: what `decisions.autoscale.decide` returns. Holds are those of `decisions.kernel.answers`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -27,7 +25,7 @@ class Split:
     segment: int
     reason: str
     gates: tuple[Reading[Gate], ...]
-    also: tuple[Split | Merge, ...] = ()
+    also: "tuple[Split | Merge, ...]" = ()
     """What else is done in the same evaluation, on other parts of the key space (guard `parallelActions`)."""
 
     @property
@@ -49,7 +47,7 @@ class Merge:
     segments: tuple[int, int]
     reason: str
     gates: tuple[Reading[Gate], ...]
-    also: tuple[Split | Merge, ...] = ()
+    also: "tuple[Split | Merge, ...]" = ()
     """As of `Split`."""
 
     @property

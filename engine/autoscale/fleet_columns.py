@@ -4,8 +4,6 @@ Stage: under `engine.autoscale.fleet_view`, which keeps them between ticks. Only
 one, once for each topic that has changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -136,7 +134,7 @@ class FleetColumns:
         self.scalars[Scalar.HOLD_SEQ, topics] += 1
         self.scalars[Scalar.OBSERVED_AT, topics] = NEVER
 
-    def take(self, topics: Ints) -> FleetColumns:
+    def take(self, topics: Ints) -> "FleetColumns":
         """Select topics, in any order that keeps those with the same policy contiguous."""
         segments, indexes = segments_of(self.offsets, topics), topics.tolist()
         counts = np.diff(self.offsets)[topics]
@@ -156,7 +154,7 @@ class FleetColumns:
             self.buckets[segments],
         )
 
-    def with_more(self, more: FleetColumns) -> FleetColumns:
+    def with_more(self, more: "FleetColumns") -> "FleetColumns":
         """Return these topics together with others."""
         used = [
             (columns, columns.policies[index])

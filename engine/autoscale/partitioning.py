@@ -6,8 +6,6 @@ concerns many topics: its samples are split among the buckets of those topics, a
 its home, the bucket of its own key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -55,7 +53,7 @@ class SampleColumns:
     messages = (SegmentStats, SegmentStatsColumns)
     schema = SCHEMA
 
-    def decode(self, keys: pa.BinaryArray, values: pa.BinaryArray, sizes: Ints, now: Ints) -> Messages:
+    def decode(self, keys: pa.BinaryArray, values: pa.BinaryArray, sizes: Ints, now: Ints) -> "Messages":
         """Decode the plain messages of a batch."""
         names: list[bytes | None] = keys.to_pylist()
         together = decode_many(names, values, sizes, now + MAX_CLOCK_AHEAD_MS)
@@ -75,7 +73,7 @@ class SampleColumns:
         return messages
 
     def deal(
-        self, messages: Messages, homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
+        self, messages: "Messages", homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the messages of one Kafka partition as batches of `schema` by bucket, in order.
 
@@ -194,7 +192,7 @@ class _Entries:
     """Rates, 4 x samples."""
 
     @classmethod
-    def together(cls, parts: Sequence[_Entries]) -> _Entries:
+    def together(cls, parts: "Sequence[_Entries]") -> "_Entries":
         """Concatenate entries in the order of their messages."""
         if len(parts) == 1:
             return parts[0]

@@ -18,8 +18,6 @@ it is alone, and always so few that there is room for the next client. A request
 and that connection stays unknown.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -93,7 +91,7 @@ class ConnectionCounts:
         self._closings, self._departures = closings or Pace(), departures or Pace()
         self._complained_at = float("-inf")
 
-    def admit(self, connection: _CountedConnection) -> bool:
+    def admit(self, connection: "_CountedConnection") -> bool:
         """Count a connection, in whose place another one may be closed; False: there is no room."""
         same = self._by_network.get(connection.network)
         if same is not None and len(same) >= self._max_per_address:
@@ -179,7 +177,7 @@ class ConnectionCounts:
         self._forget(number, network)
         self._drop_client(number)
 
-    def _evict(self, connection: _CountedConnection) -> None:
+    def _evict(self, connection: "_CountedConnection") -> None:
         self._complain_of(connection.network)
         self.close(connection.fileno())
 
@@ -249,7 +247,7 @@ class CountedListener(socket.socket):
         self._accepted = 0
         raise BlockingIOError
 
-    def _counted(self, accepted: socket.socket, network: str) -> _CountedConnection:
+    def _counted(self, accepted: socket.socket, network: str) -> "_CountedConnection":
         connection = _CountedConnection(accepted, network)
         if not self._counts.admit(connection):
             connection.close()

@@ -5,8 +5,6 @@ message is keyed by its cluster and complete, so only the newest counts: a repor
 its namespace, brokers and policies for their cluster. A lost message is repaired by the next.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -67,7 +65,7 @@ class LocalBrokerReport(_OfCluster):
         return self.data.last_update
 
     @model_validator(mode="after")
-    def _is_dated(self) -> LocalBrokerReport:
+    def _is_dated(self) -> "LocalBrokerReport":
         if not self.data.last_update:
             raise ValueError("data.lastUpdate is missing: a report that comes twice could not be told by it")
         return self
@@ -91,7 +89,7 @@ class BrokerLoadReport(_OfCluster):
         return self.data.updated_at
 
     @model_validator(mode="after")
-    def _is_dated(self) -> BrokerLoadReport:
+    def _is_dated(self) -> "BrokerLoadReport":
         if not self.data.updated_at:
             raise ValueError("data.updatedAt is missing: a report that comes twice could not be told by it")
         return self
@@ -135,7 +133,7 @@ class BalancerPolicies(_OfCluster):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _read_or_say_why(cls, value: Any, handler: ModelWrapValidatorHandler[BalancerPolicies]) -> BalancerPolicies:
+    def _read_or_say_why(cls, value: Any, handler: "ModelWrapValidatorHandler[BalancerPolicies]") -> "BalancerPolicies":
         """Accept unreadable policies as the newest about their cluster, because earlier ones no longer apply."""
         try:
             return handler(value)

@@ -6,8 +6,6 @@ Relative paths belong to a home. An installed package contains `conf/`; a file o
 (`_SECRETS`). Longer than other files: each section is a model, and all are checked at once.
 """
 
-from __future__ import annotations
-
 import os
 import ssl
 import sys

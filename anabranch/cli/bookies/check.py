@@ -3,11 +3,8 @@
 It names the invariants that cannot be observed.
 """
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,14 +12,12 @@ from anabranch.bookkeeper.process import SidecarLost
 from anabranch.bookkeeper.record import read_before, read_steps, steps_taken, subject_of
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.sidecar import LedgerRefused
+from anabranch.cli.bookies.clusters import Bookies
 from decisions.bookkeeper.decide import decide
 from decisions.bookkeeper.seen import BookieView
 from schemas.bookie_answers import Violation
 from schemas.bookies import BookieSnapshot
 from schemas.printable import printable
-
-if TYPE_CHECKING:
-    from anabranch.cli.bookies.clusters import Bookies
 
 
 def check_invariants(bookies: Bookies, contents: bool, output: str) -> None:

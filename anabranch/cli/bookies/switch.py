@@ -3,33 +3,28 @@
 Stage: under `anabranch.cli.commands.bookies`, over `anabranch.bookkeeper.orchestrator`, which runs the steps.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
 from anabranch.bookkeeper.guard import Unsafe
-from anabranch.bookkeeper.metadata import MetadataChanged
+from anabranch.bookkeeper.metadata import MetadataChanged, ZnodeWrite
 from anabranch.bookkeeper.orchestrator import Progressed, SwitchOrchestrator
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.sidecar import DELETES_WITHIN_S
 from anabranch.bookkeeper.steps import Steps, TermLost
+from anabranch.bookkeeper.term import SwitchTerm
+from anabranch.cli.bookies.clusters import Bookies
 from anabranch.cli.bookies.report import MAX_LINES, shown_steps, status_text
 from decisions.bookkeeper.decide import decide, plan_steps
 from decisions.bookkeeper.gates import ledger_advice
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import BookieSnapshot, Progress, Request
 from schemas.printable import printable
-
-if TYPE_CHECKING:
-    from anabranch.bookkeeper.metadata import ZnodeWrite
-    from anabranch.bookkeeper.term import SwitchTerm
-    from anabranch.cli.bookies.clusters import Bookies
 
 _PROGRESS_SECONDS = 10.0
 _TAKE_SECONDS = 0.5

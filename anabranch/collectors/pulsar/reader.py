@@ -3,8 +3,6 @@
 Stage: under `collector`, whose worker threads make the calls. Nothing is kept here but the way to each broker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -29,18 +27,18 @@ class BrokerReader:
     topics: ScalableTopics
 
     @classmethod
-    def over(cls, transport: Transport) -> BrokerReader:
+    def over(cls, transport: Transport) -> "BrokerReader":
         """The reader of the server that `transport` leads to."""
         return cls(ClusterAdmin(transport), ScalableTopics(transport))
 
-    def brokers(self, cluster: str, current: Collection[str]) -> Reply[dict[str, BrokerReader | Misdirected | None]]:
+    def brokers(self, cluster: str, current: Collection[str]) -> "Reply[dict[str, BrokerReader | Misdirected | None]]":
         """Return live brokers with a reader, a fault if they may not be asked, or None if `current`."""
         reply = self.cluster.brokers(cluster)
         if not isinstance(reply, Answered):
             return reply
         return Answered({name: None if name in current else self._beside(name) for name in reply.value})
 
-    def _beside(self, broker: str) -> BrokerReader | Misdirected:
+    def _beside(self, broker: str) -> "BrokerReader | Misdirected":
         transport = self.cluster.at_broker(broker)
         return transport if isinstance(transport, Misdirected) else BrokerReader.over(transport)
 

@@ -1,7 +1,5 @@
 """Layout of a scalable topic: segments, their hash ranges and lineage. Immutable."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ class Layout:
     """True if its segments may be written by transactional producers."""
 
     @classmethod
-    def from_record(cls, topic: str, record: Any, leader_url: str = "") -> Layout:
+    def from_record(cls, topic: str, record: Any, leader_url: str = "") -> "Layout":
         """Read the layout record that the controller serves. Raises `IncompatibleController`."""
         topic = full_name(topic)
         try:
@@ -74,7 +72,7 @@ class Layout:
         return layout
 
     @classmethod
-    def from_update(cls, topic: str, update: Any) -> Layout:
+    def from_update(cls, topic: str, update: Any) -> "Layout":
         """Read a message of a watch session. Raises `IncompatibleController`."""
         if not isinstance(update, dict) or "layout" not in update:
             raise IncompatibleController(
@@ -108,7 +106,7 @@ class Layout:
         current = self.segments.get(segment.id)
         return current is not None and current.is_active and current.kafka_topic == segment.kafka_topic
 
-    def replaces(self, other: Layout | None) -> bool:
+    def replaces(self, other: "Layout | None") -> bool:
         """Return whether this is newer than `other`: a later incarnation, or a later epoch of the same one."""
         if other is None:
             return True
