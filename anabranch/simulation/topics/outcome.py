@@ -105,7 +105,7 @@ class Outcome:
         }
 
 
-COUNTS = tuple(column.name for column in fields(Outcome) if column.type == "Ints")
+COUNTS = tuple(column.name for column in fields(Outcome) if column.type == Ints)
 
 
 def together(parts: Sequence[Outcome]) -> Outcome:
