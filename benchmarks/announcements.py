@@ -12,12 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import click
-
 from benchmarks.feeds import consumers_message
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import IngestionCounter, JobProcess, batches_of, on_a_broker, warm
-from benchmarks.record import machine_now, publish
+from benchmarks.record import machine_now, publish, quick_command
 from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import SEVERAL_TOPICS
@@ -35,8 +33,7 @@ SNAPSHOTS = 2
 Messages = list[tuple[str, bytes]]
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     topics = QUICK_TOPICS if quick else TOPICS

@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
 import httpx
 
 from benchmarks.processes import process_seconds
-from benchmarks.record import machine_now, print_row, publish
+from benchmarks.record import machine_now, print_row, publish, quick_command
 from benchmarks.serving import NAMESPACE, process_of
 
 KINDS = ("silent", "cookies", "percent", "unread", "refused")
@@ -40,8 +39,7 @@ SETTLE_SECONDS = 3.0
 UNANSWERED_SECONDS = 30.0
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer splits.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     splits = SPLITS // 4 if quick else SPLITS

@@ -14,13 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
-
 from anabranch.bookkeeper.sidecar import BookKeeperAddress, BookKeeperSidecar
 from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.record import machine_now, publish
+from benchmarks.record import machine_now, publish, quick_command
 from schemas.settings.root import load_settings
 from tests.bookkeeper.conftest import BookKeepers
 from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
@@ -30,8 +28,7 @@ from tests.harness.zookeeper import EmbeddedZooKeeper
 LEDGERS, ROUNDS, QUICK_ROUNDS, CONCURRENCY = 1_000, 100, 2, 16
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: two rounds.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     report: dict[str, Any] = {"machine": machine_now(), "ledgers_a_round": LEDGERS, "concurrency": CONCURRENCY}

@@ -14,10 +14,8 @@ import time
 from random import Random
 from typing import Any
 
-import click
-
 from benchmarks.engine import stored_after, stored_bytes
-from benchmarks.record import print_row, publish
+from benchmarks.record import print_row, publish, quick_command
 from engine.families import bucket_engine
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed
@@ -38,8 +36,7 @@ BALANCERS = {
 }
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer minutes.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures each number of clusters and balancer, prints, writes."""
     rows = []

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import confluent_kafka
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -27,7 +26,7 @@ from anabranch.local.setup import ensure_jars
 from anabranch_client.layout import key_hash
 from anabranch_client.producer import Producer
 from anabranch_client.stream_consumer import StreamConsumer
-from benchmarks.record import machine_now, publish, recorded_report
+from benchmarks.record import machine_now, publish, quick_command, recorded_report
 from schemas.settings.root import load_settings
 from tests.client.scalable_topic import ScalableTopic
 from tests.controller.processes import ControllerProcess
@@ -39,8 +38,7 @@ SEAL_RATE, SEALS = 2_000, 8
 SUBSCRIPTION, PLAIN = "reader", "plain"
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     report: dict[str, Any] = {"machine": machine_now()}

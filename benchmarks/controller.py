@@ -211,8 +211,7 @@ class _Caller:
     """HTTP caller in the event loop of the clients, over one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+        self._reader, self._writer = reader, writer
 
     @classmethod
     async def connect(cls, url: str) -> "_Caller":

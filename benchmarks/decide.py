@@ -13,10 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-import click
 import numpy as np
 
-from benchmarks.record import machine_now, publish
+from benchmarks.record import machine_now, publish, quick_command
 from decisions.autoscale.decide import decide
 from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet
 from decisions.autoscale.policy import PROFILES, Policy
@@ -33,8 +32,7 @@ MIXES = {"at rest": (0.0, 0.0), "1 % act": (0.01, 0.0), "all cold, in the window
 """Share of topics that are hot and are cold."""
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     fleets = [(topics, 10) for topics in ((1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000))]
@@ -122,8 +120,7 @@ def _scalar_row(segments: int, count: int) -> dict[str, float]:
 
 def _fleet_row(topics: int, segments: int) -> dict[str, float]:
     fleet = a_fleet(topics, segments)
-    seconds = _median(lambda: decide_fleet(fleet))
-    return {"topics": topics, "segments": segments, "topics_per_second": topics / seconds}
+    return {"topics": topics, "segments": segments, "topics_per_second": topics / _median(lambda: decide_fleet(fleet))}
 
 
 def _mix_row(name: str, mix: tuple[float, float], topics: int) -> dict[str, object]:

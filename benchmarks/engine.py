@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import click
 import pyarrow as pa
 
 from benchmarks.fleet import BenchmarkFleet, InColumns
-from benchmarks.record import machine_now, print_row, publish
+from benchmarks.record import machine_now, print_row, publish, quick_command
 from engine.families import bucket_engine, bucket_packer, unpack_rows
 from engine.kernel.packed import Packed, StoredPart, Written, WrittenPart
 from engine.kernel.records import RAW_SCHEMA
@@ -184,8 +183,7 @@ def measure(case: EngineCase, rounds: int = ROUNDS) -> dict[str, Any]:
     return {**case.named(), "packer": packing, "engine": engine, "engine, first": first / samples * 1e6}
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     rows = []

@@ -27,13 +27,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.interface import CREATED_MS, SEGMENTS
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.record import machine_now, percentile, publish
+from benchmarks.record import machine_now, percentile, publish, quick_command
 from benchmarks.serving import process_of
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table, read_columns, table_path
@@ -52,8 +51,7 @@ MAX_WAIT_S = 150.0
 _numbers = count(1)
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     with tempfile.TemporaryDirectory() as folder:

@@ -46,10 +46,10 @@ def serve(interface: Interface) -> ThreadingHTTPServer:
         wbufsize = -1
 
         def do_GET(self) -> None:
-            if self.path == "/calls":
-                self._answer(200, json.dumps(interface.calls))
-            else:
-                self._answer(200, interface.layout(self.path.removeprefix(ROOT)).to_metadata().to_json())
+            is_calls, topic = self.path == "/calls", self.path.removeprefix(ROOT)
+            self._answer(
+                200, json.dumps(interface.calls) if is_calls else interface.layout(topic).to_metadata().to_json()
+            )
 
         def do_POST(self) -> None:
             called_at = time.time()

@@ -50,8 +50,7 @@ def fleet_text(topics: int, processes: int) -> str:
     for shape in SHAPES:
         if shape == "flat":
             continue
-        outcomes = simulate(ShapedDemand(shape, topics, 24.0), PROFILES, processes=processes)
-        for name, outcome in outcomes.items():
+        for name, outcome in simulate(ShapedDemand(shape, topics, 24.0), PROFILES, processes=processes).items():
             counts = {key: float(outcome.to_json()[key]) for key in FLEET_HEADS}
             sums[name] = {key: sums[name][key] + counts[key] for key in FLEET_HEADS}
             lines.append(_row(shape, name, counts))

@@ -8,10 +8,12 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+import click
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER / "RESULTS.md"
@@ -24,6 +26,11 @@ Written by `python -m benchmarks.record` from the JSON files beside it; `python 
 Series of more than {rows} rows are in the files only. Tables of the what-if tools: [backtest.txt](backtest.txt),
 [profiles.txt](profiles.txt).
 """
+
+
+def quick_command(main: Callable[[bool], None]) -> click.Command:
+    """Make a benchmark's function a command with the option `--quick`."""
+    return click.command()(click.option("--quick", is_flag=True, help="A short look: less of everything.")(main))
 
 
 def machine_now() -> dict[str, Any]:

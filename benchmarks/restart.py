@@ -11,12 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import click
-
 from benchmarks.feeds import consumers_message
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import IngestionCounter, JobProcess, batches_of, on_a_broker, warm
-from benchmarks.record import machine_now, publish
+from benchmarks.record import machine_now, publish, quick_command
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
 from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
@@ -29,8 +27,7 @@ RESTARTS = 3
 MOST = 100_000
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     machine = machine_now()

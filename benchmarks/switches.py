@@ -19,12 +19,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import click
 import psutil
 
 from benchmarks.bookies import two_clusters
 from benchmarks.processes import descendants, resident_kb
-from benchmarks.record import machine_now, print_row, publish
+from benchmarks.record import machine_now, print_row, publish, quick_command
 from lake.rows import WholeTables
 from schemas.tables.rows import DECISIONS, OUTCOMES
 from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
@@ -34,8 +33,7 @@ KILLED_AFTER_S = (2.0, 12.0)
 _LOOK_SECONDS = 0.2
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: few ledgers.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     report: dict[str, Any] = {"machine": machine_now(), "sizes": []}

@@ -18,11 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import click
-
 from benchmarks.engine import arrow_batch, stored_after, stored_bytes
 from benchmarks.processes import apart, resident_kb
-from benchmarks.record import print_row, publish
+from benchmarks.record import print_row, publish, quick_command
 from decisions.topic.layout import SegmentLayout
 from engine.families import bucket_engine, bucket_packer, unpack_rows
 from engine.kernel.packed import Packed
@@ -39,8 +37,7 @@ _AT_ONCE = 5_000
 _POLICY = {"v": 1, "type": "policy", "scope": "cluster", "profile": "default", "policy": None, "at": NOW}
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@quick_command
 def main(quick: bool) -> None:
     """Measures each size in a process of its own, prints, writes."""
     rows = []
@@ -131,8 +128,7 @@ class _Bucket:
 
 def _layouts(topics: int) -> Iterator[RawRecord]:
     layout = SegmentLayout.create(SEGMENTS, NOW - MINUTE).to_metadata()
-    event = LayoutEvent(v=1, type="layout", topic=_name(0), cause="created", layout=layout, at=NOW)
-    body = event.to_json()
+    body = LayoutEvent(v=1, type="layout", topic=_name(0), cause="created", layout=layout, at=NOW).to_json()
     for number in range(topics):
         yield _raw("control-events", number, _name(number), body.replace(_name(0), _name(number)).encode())
 

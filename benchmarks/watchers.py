@@ -29,8 +29,7 @@ class Watcher(asyncio.Protocol):
     """Watching client; `seen` has the `time.perf_counter` instants at which each message was complete."""
 
     def __init__(self, kind: Kind, request: bytes) -> None:
-        self._kind = kind
-        self._request = request
+        self._kind, self._request = kind, request
         self._read = b""
         self._transport: asyncio.Transport | None = None
         self.seen: list[float] = []

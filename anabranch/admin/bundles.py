@@ -59,8 +59,7 @@ class BundleAdmin:
         return self._put(namespace, f"{range}/split", query, json.dumps(list(positions)))
 
     def _put(self, namespace: str, call: str, query: Query, body: str | None = None) -> Reply[None]:
-        path = f"{namespace_record_path(namespace)}/{call}"
-        answer = self._transport.exchange("PUT", path, query, body)
+        answer = self._transport.exchange("PUT", f"{namespace_record_path(namespace)}/{call}", query, body)
         reply = judge_response(answer) if isinstance(answer, Response) else answer
         return Answered(None) if isinstance(reply, Answered) else reply
 

@@ -114,8 +114,7 @@ class PulsarMetadata:
 
     def cursors(self) -> Iterator[ZnodeRecord]:
         """Return the records of all subscriptions, for `read_cursor`."""
-        cursors = self._children(self._topic_paths())
-        return (record for record in self._records(cursors) if record and record.content)
+        return (record for record in self._records(self._children(self._topic_paths())) if record and record.content)
 
     def _topic_paths(self) -> Iterator[str]:
         """Return the paths of all topics.

@@ -144,8 +144,7 @@ class SwitchOrchestrator:
         """Carry out steps and record their outcomes, also of those before a fault."""
         steps, ends, fault = self._steps(registry), list[tuple[RecordedStep, StepOutcome]](), None
         with ThreadPoolExecutor(self._concurrency) as pool:
-            running = [(step, pool.submit(steps.carry_out, step.step, registry)) for step in begun]
-            for step, future in running:
+            for step, future in [(step, pool.submit(steps.carry_out, step.step, registry)) for step in begun]:
                 try:
                     ends.append((step, future.result()))
                 except (TermLost, MetadataUnreachable, Unsafe) as error:

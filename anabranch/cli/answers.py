@@ -122,8 +122,7 @@ def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
     """Write a table for people, cut at a number of rows; it says how many rows the answer has."""
     rows, shown = 0, list[list[str]]()
     for batch in reader:
-        part = batch.slice(0, max(0, limit - rows))
-        columns = [column.to_pylist() for column in part.columns]
+        columns = [column.to_pylist() for column in batch.slice(0, max(0, limit - rows)).columns]
         shown += [[_short(value) for value in row] for row in zip(*columns, strict=True)]
         rows += len(batch)
     encoding = getattr(out, "encoding", None) or "utf-8"

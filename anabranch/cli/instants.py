@@ -24,8 +24,7 @@ class Instant(click.ParamType):  # type: ignore[type-arg]  # generic in newer re
         try:
             return read_instant(str(value), datetime.now(timezone.utc))
         except (ValueError, OverflowError, click.BadParameter):
-            is_span = re.fullmatch(r"\d+[smhdwy]", str(value))
-            hint = f"did you mean '{value} ago'? Else " if is_span else ""
+            hint = f"did you mean '{value} ago'? Else " if re.fullmatch(r"\d+[smhdwy]", str(value)) else ""
             self.fail(f"{value!r} is no time; {hint}write {FORMS} (UTC unless it has a zone)", param, ctx)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from anabranch.collectors.announcements import KafkaRecord
-from runtime.messaging.producer import LastingProducer
+from runtime.messaging.producer import ORDERED, LastingProducer
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import MAX_VALUE_BYTES
 
@@ -20,16 +20,7 @@ log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 20
 MAX_WAITING = 20_000
 """Announcements that Kafka has not confirmed; with more, nothing new is said until some are."""
-_CONFIG = {
-    "acks": "all",
-    "enable.idempotence": True,
-    "compression.type": "lz4",
-    "message.max.bytes": MAX_VALUE_BYTES + 65_536,
-    "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 1_000,
-    # librdkafka logs every attempt to connect; the same errors arrive in `error_cb`.
-    "log_level": 0,
-}
+_CONFIG = {**ORDERED, "compression.type": "lz4", "message.max.bytes": MAX_VALUE_BYTES + 65_536}
 
 
 class RecordPublisher:
@@ -37,8 +28,7 @@ class RecordPublisher:
 
     def __init__(self, kafka: KafkaConnection, retract: Callable[[KafkaRecord], None]) -> None:
         """`retract` is called with each announcement that did not reach Kafka."""
-        self._kafka = kafka
-        self._retract = retract
+        self._kafka, self._retract = kafka, retract
         common = {**_CONFIG, "error_cb": self._on_error}
         self._samples = LastingProducer(
             kafka.librdkafka(

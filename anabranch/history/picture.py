@@ -165,6 +165,5 @@ def late_seconds(committed: Sequence[datetime]) -> float:
     It is one and a half times the second-longest pause between them: an idle job commits only at its ticks, and the
     longest pause may be an outage.
     """
-    newest = committed[-PACE_BATCHES:]
-    pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(newest))
+    pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(committed[-PACE_BATCHES:]))
     return UNKNOWN_PACE_SECONDS if len(pauses) < 3 else max(LATE_SECONDS, 1.5 * pauses[-2])

@@ -104,8 +104,7 @@ class RecordedHistory:
         since = None if self.horizon is None else self.horizon.at
         batches = read_batches(lake, columns_of(BATCHES), since, until)
         if since is not None:
-            older = course.filter(pc.less(course["batch_at"], pa.scalar(since)))
-            batches = pa.concat_tables([older, batches])
+            batches = pa.concat_tables([course.filter(pc.less(course["batch_at"], pa.scalar(since))), batches])
         self._batches = Batches(batches)
         self._begun_topics = set[str]()
         if self.horizon is not None:

@@ -53,11 +53,7 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     if open_table(lake, BATCHES) is None:
         raise LakeError(f"the lake {lake} has no table `batches`: is [lake] path right, and did the job ever run?")
     timestamp = f"{now:%Y-%m-%d %H:%M:%S.%f}"
-    sql = LakeSql(lake, now)
-
-    def ask(question: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
-        return rows
+    ask = LakeSql(lake, now).rows
 
     (health,) = ask(f"SELECT * FROM fleet_health_at(TIMESTAMP '{timestamp}')")
     held = {row["subject"]: row for row in ask(_HELD)}

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from anabranch.query.sql import LakeSql
 
@@ -71,12 +70,7 @@ class SwitchHistory:
 
 def switches(lake: str) -> list[SwitchHistory]:
     """Return all switches on record, newest first. Raises `SqlError`, and what Delta raises."""
-    sql = LakeSql(lake)
-
-    def ask(question: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
-        return rows
-
+    ask = LakeSql(lake).rows
     phases, failures = dict[tuple[str, str], list[PhaseSpan]](), dict[tuple[str, str], list[FailedLedger]]()
     for row in ask(_PHASES):
         key = row.pop("cluster"), row.pop("switch")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -133,6 +134,10 @@ class LakeSql:
         if _EXPLAINING.match(written):
             self._engine.execute("SET datafusion.explain.logical_plan_only = false")
         return _plain(self._run(written, mentioned))
+
+    def rows(self, sql: str, is_own: bool = False) -> list[dict[str, Any]]:
+        """Return the whole answer to one statement, as `ask` does."""
+        return list(self.ask(sql, is_own).read_all().to_pylist())
 
     def _check_plan(self, sql: str, mentioned: Iterable[str]) -> None:
         """Raise `SqlError` unless the engine's plan of the statement only reads."""

@@ -210,8 +210,7 @@ class _Block:
         rate = self.rates[0] if self.unknown is None else np.where(self.unknown, 0.0, self.rates[0])
         if policy.skip_unsplittable:
             rate = np.where(self.fleet.is_single_hash[self.segments], 0.0, rate)
-        busiest = np.maximum.reduceat(rate, self.starts)
-        is_busy = busiest >= policy.split_vs_rebucket_min_msg_rate_in_threshold
+        is_busy = np.maximum.reduceat(rate, self.starts) >= policy.split_vs_rebucket_min_msg_rate_in_threshold
         has_room = self.counts < policy.max_segments
         lacks_segments = self.fleet.unshared[self.topics] > self.counts
         splits = has_room & (is_busy | (lacks_segments & (not policy.as_shipped)))

@@ -104,5 +104,4 @@ def _find_destination(cluster: ClusterView, broker: str, bundle: str) -> str | N
         return None
     if not cluster.configuration.on("fix20822"):
         return destination
-    moves = account.passes(BundleGate.MOVES, destination != broker, broker, bundle, destination)
-    return destination if moves else None
+    return destination if account.passes(BundleGate.MOVES, destination != broker, broker, bundle, destination) else None

@@ -140,8 +140,7 @@ class BucketBatch:
         )
         for letter in (*letters, *letters_of_parts):
             self.output.add("dead_letters", letter)
-        intake = self._engine.intake
-        self._is_tick |= intake.take(self._batches, records, samples or {}, self._now, self.output)
+        self._is_tick |= self._engine.intake.take(self._batches, records, samples or {}, self._now, self.output)
 
     def end(self) -> Written:
         """Evaluate what is due and return the state to store."""

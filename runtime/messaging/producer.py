@@ -23,6 +23,16 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 log = logging.getLogger(__name__)
 
+ORDERED: Mapping[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    # librdkafka would log every attempt to connect; the same errors arrive in `error_cb`.
+    "log_level": 0,
+}
+"""Options of producers whose messages arrive once and in order, and whose owner logs errors."""
+
 Delivered = Callable[[KafkaError | None, Message], None]
 """Called once for each message with the result of its delivery."""
 

@@ -76,7 +76,7 @@ class BulkColumns:
 
 
 @dataclass(frozen=True)
-class RefusedPart:
+class RefusedItem:
     """A refused sample or entry of a message whose others may be accepted."""
 
     index: int
@@ -121,12 +121,12 @@ def packed_rates(
     return np.frombuffer(packed, np.float64).reshape(4, m)
 
 
-def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[RefusedPart]]:
+def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[RefusedItem]]:
     """Return the valid samples by topic, and the refused ones by index. Total: never raises."""
     if (all_good := _all_good(message)) is not None:
         return all_good, []
     good: dict[str, dict[int, tuple[float, ...]]] = {}
-    refused: list[RefusedPart] = []
+    refused: list[RefusedItem] = []
     names = [name for name, count in zip(message.topics, message.counts, strict=True) for _ in range(count)]
     is_valid: dict[str, bool] = {}
     for index, sample in enumerate(zip(names, message.ids, *message.rates, strict=True)):
@@ -199,8 +199,8 @@ def _is_rate(rate: Any) -> bool:
         return False
 
 
-def _refuse_sample(index: int, field: str, fault: str, sample: tuple[Any, ...]) -> RefusedPart:
+def _refuse_sample(index: int, field: str, fault: str, sample: tuple[Any, ...]) -> RefusedItem:
     raw = to_json(dict(zip(("topic", "id", *_RATE_NAMES), sample, strict=True)), inf_nan_mode="constants")[
         :MAX_REFUSED_BYTES
     ]
-    return RefusedPart(index, RejectReason.INVALID, f"sample {index}: {field} {fault}", raw)
+    return RefusedItem(index, RejectReason.INVALID, f"sample {index}: {field} {fault}", raw)

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from schemas.base import MAX_SEGMENT_ID
 from schemas.codecs.bulk_columns import topic_hashes
-from schemas.codecs.columns import Ints, RefusedPart, is_topic
+from schemas.codecs.columns import Ints, RefusedItem, is_topic
 from schemas.codecs.known_layouts import LayoutEntry, columns_json
 from schemas.kafka.messages import DIGEST_PATTERN, LayoutsKnown, RejectReason
 
@@ -21,7 +21,7 @@ MAX_REFUSED_BYTES = 2048
 """Bytes kept of a refused entry; a valid topic name takes at most half of them."""
 
 
-def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], list[RefusedPart]]:
+def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], list[RefusedItem]]:
     """Split a message by bucket, each part in JSON; also return its refused entries. Total: never raises."""
     columns, hashes, refused = _judge_entries(message)
     if not len(hashes):
@@ -47,7 +47,7 @@ _is_digest = re.compile(DIGEST_PATTERN.replace("$", r"\Z")).match
 _are_hexadecimal = re.compile("[0-9a-f]*").fullmatch
 
 
-def _judge_entries(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedPart]]:
+def _judge_entries(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedItem]]:
     """Return the valid entries in columns, their hashes (`columns.hash_of`), and the refused ones."""
     columns = (message.topics, message.epochs, message.digests)
     if (hashes := _hashes_of_good(message)) is not None:
@@ -87,6 +87,6 @@ def _fault_of(topic: Any, epoch: Any, digest: Any) -> str | None:
     return None
 
 
-def _refuse_entry(index: int, fault: str, entry: LayoutEntry) -> RefusedPart:
+def _refuse_entry(index: int, fault: str, entry: LayoutEntry) -> RefusedItem:
     raw = to_json(entry._asdict(), inf_nan_mode="constants")[:MAX_REFUSED_BYTES]
-    return RefusedPart(index, RejectReason.INVALID, f"entry {index}: {fault}", raw)
+    return RefusedItem(index, RejectReason.INVALID, f"entry {index}: {fault}", raw)

@@ -76,8 +76,7 @@ class BucketTask:
         if (first := next(rows, None)) is None:
             return
         now, fingerprint, engine = first.now, self._stored.known_fingerprint(), self._engine_at(first.now)
-        is_decoded = engine.has_decoded(bucket, fingerprint)
-        before = Packed(fingerprint, {} if is_decoded else self._stored.fetch())
+        before = Packed(fingerprint, {} if engine.has_decoded(bucket, fingerprint) else self._stored.fetch())
         with _cycles_uncollected():
             batch, spent = engine.begin(bucket, before, now, partial(self._outbox.give, now=now)), 0.0
             del before

@@ -29,9 +29,7 @@ def check_invariants(bookies: Bookies, contents: bool, output: str) -> None:
         steps, before = steps_taken(read_steps(bookies.lake, subject)), read_before(bookies.lake, subject)
         snapshot = snapshot.model_copy(update={"steps": steps, "before": before})
     answer = decide(snapshot)
-    violations = answer.violations
-    if contents:
-        violations = [*violations, *_content_violations(bookies, snapshot, registry)]
+    violations = [*answer.violations, *(_content_violations(bookies, snapshot, registry) if contents else ())]
     if output == "json":
         click.echo(json.dumps([violation.model_dump(mode="json", by_alias=True) for violation in violations]))
     else:

@@ -20,6 +20,7 @@ from anabranch.bookkeeper.steps import Steps, TermLost
 from anabranch.bookkeeper.term import SwitchTerm
 from anabranch.cli.bookies.clusters import Bookies
 from anabranch.cli.bookies.report import MAX_LINES, shown_steps, status_text
+from anabranch.cli.exits import failing_on
 from decisions.bookkeeper.decide import decide, plan_steps
 from decisions.bookkeeper.gates import ledger_advice
 from schemas.bookie_answers import BookieAnswer
@@ -162,10 +163,8 @@ def _print_end(seen: BookieSnapshot, output: str) -> None:
     snapshot = seen.model_copy(update={"operation": "status", "request": Request()})
     answer = decide(snapshot)
     directive = snapshot.directive
-    if output == "json":
-        click.echo(answer.model_dump_json(by_alias=True, exclude_none=True))
-    else:
-        click.echo(status_text(snapshot, answer, None))
+    document = answer.model_dump_json(by_alias=True, exclude_none=True)
+    click.echo(document if output == "json" else status_text(snapshot, answer, None))
     left = len(answer.failed_ledgers) + len(answer.not_promoted) + answer.counts.get("notKnown", 0)
     if directive is not None and left:
         raise click.ClickException(f"{left} were not moved: 'anabranch bookies status' says why, and what to do")
@@ -253,12 +252,10 @@ def _meter(bookies: Bookies) -> Iterator[Callable[[Progressed], None]]:
             steps.labels(status).set(number)
         moved_at.set_to_current_time()
 
-    try:
+    with failing_on(MetricsError):
         server = serve_metrics(
             registry, settings.bookies.metrics_port, "bookies.metrics_port", settings.metrics, "bookies"
         )
-    except MetricsError as error:
-        raise click.ClickException(str(error)) from error
     with closing(server):
         yield moved
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
 
 import click
 
@@ -56,9 +55,8 @@ def list_decisions(
                     f"decided_at {comparison} TIMESTAMP '{instant.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}'"
                 )
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-        rows = _rows(
-            LakeSql(lake),
-            f"SELECT {_COLUMNS} FROM decision_outcomes {where}ORDER BY decided_at DESC, decision_id LIMIT {limit}",
+        rows = LakeSql(lake).rows(
+            f"SELECT {_COLUMNS} FROM decision_outcomes {where}ORDER BY decided_at DESC, decision_id LIMIT {limit}"
         )
     if output == "json":
         click.echo(json.dumps(rows, default=str))
@@ -87,15 +85,15 @@ def show_decision(context: Context, id: str, output: str) -> None:
         raise click.BadParameter("an id has letters and digits only", param_hint="ID")
     with _opened_lake(context) as lake:
         sql = LakeSql(lake)
-        matches = _rows(sql, f"SELECT decision_id FROM decisions WHERE starts_with(decision_id, {literal(id)}) LIMIT 2")
+        matches = sql.rows(f"SELECT decision_id FROM decisions WHERE starts_with(decision_id, {literal(id)}) LIMIT 2")
         if len(matches) != 1:
             raise click.ClickException(
                 f"{'several decisions begin' if matches else 'no decision on record begins'} with {id}"
             )
         where = f"WHERE decision_id = {literal(matches[0]['decision_id'])}"
-        (decision,) = _rows(sql, f"SELECT * FROM decisions {where} LIMIT 1")
-        (ended,) = _rows(sql, f"SELECT * FROM decision_outcomes {where} LIMIT 1")
-        steps = _rows(sql, f"SELECT at, status, attempt, mode, error FROM outcomes {where} ORDER BY at, attempt")
+        (decision,) = sql.rows(f"SELECT * FROM decisions {where} LIMIT 1")
+        (ended,) = sql.rows(f"SELECT * FROM decision_outcomes {where} LIMIT 1")
+        steps = sql.rows(f"SELECT at, status, attempt, mode, error FROM outcomes {where} ORDER BY at, attempt")
     for column in ("inputs", "gates", "arguments"):
         decision[column] = json.loads(decision[column])
     if output == "json":
@@ -126,11 +124,6 @@ def _opened_lake(context: Context) -> Iterator[str]:
             yield lake
     except SqlError as error:
         raise Unreachable(f"the lake {lake} cannot be read: {error}") from error
-
-
-def _rows(sql: Any, question: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
-    return rows
 
 
 @click.command("approve")

@@ -34,8 +34,7 @@ def executor_command(ctx: click.Context, mode: str | None) -> None:
     context.start_logging("executor")
     settings = context.settings
     if mode is not None:
-        chosen = settings.executor.model_copy(update={"mode": mode})
-        settings = settings.model_copy(update={"executor": chosen})
+        settings = settings.model_copy(update={"executor": settings.executor.model_copy(update={"mode": mode})})
     from anabranch.executor.process import ExecutorStartError, run_executor
     from lake.lease import LeaseLost
 

@@ -191,9 +191,8 @@ def _lines(resolved: ResolvedPolicy, files: dict[str, str], explain: bool) -> li
     rows = []
     for wire, field in POLICY_FIELDS.items():
         value = getattr(effective, field.attribute)
-        origin = resolved.origins[wire]
-        if wire == "enabled" and resolved.broken is not None:
-            origin = "a broken rule"
+        is_broken = wire == "enabled" and resolved.broken is not None
+        origin = "a broken rule" if is_broken else resolved.origins[wire]
         written = (
             str(value).lower() if isinstance(value, bool) else f"{value:.15g}" if isinstance(value, float) else value
         )

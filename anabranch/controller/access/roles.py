@@ -29,8 +29,7 @@ class Needs(SecurityBase):
     """Dependency of a route on a role: 403 for a lesser role, or for another scope unless `anywhere`."""
 
     def __init__(self, role: Role, anywhere: bool = False) -> None:
-        self.role = role
-        self.anywhere = anywhere
+        self.role, self.anywhere = role, anywhere
         self.scheme_name = "token"
         self.model = HTTPBearer(
             description=f"A token of the role that is named, or of a later one: {', '.join(ROLES)}."

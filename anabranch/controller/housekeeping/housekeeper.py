@@ -52,8 +52,7 @@ class Housekeeper:
         """`session_seconds`: without the store for this long, the leaderships of this node may have ended."""
         self._nodes, self._registration, self._leaders = nodes, registration, leaders
         self._operations, self._pruning, self._failover = operations, pruning, failover
-        self._reach = reach
-        self._session_seconds = session_seconds
+        self._reach, self._session_seconds = reach, session_seconds
         self._term_watch = TermWatch(leaders, session_seconds)
         self.election = Election(nodes, store_paths.HOUSEKEEPER, registration.url.encode(), self._elected)
         self._watch: CallbackHandle | None = None

@@ -61,8 +61,7 @@ class Pruning:
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._leaders, self._operations, self._segments = store, leaders, operations, segments
-        self._retention = retention
-        self._now_ms = now_ms
+        self._retention, self._now_ms = retention, now_ms
         self._changed: set[str] = set()
         self._oldest: dict[str, int] = {}
         """Time at which the oldest sealed segment of each topic was sealed (ms)."""

@@ -33,8 +33,7 @@ class OperationRunner:
     """Operations on the topics that `leaders` leads. Thread-safe."""
 
     def __init__(self, store: LayoutStore, leaders: Leaders, segments: SegmentStore, now_ms: Callable[[], int]) -> None:
-        self._store = store
-        self._leaders = leaders
+        self._store, self._leaders = store, leaders
         self._segments = segments
         self.removal = Removal(store, segments, now_ms)
         self._now_ms = now_ms
@@ -227,8 +226,7 @@ class StoredLayouts:
     """The protocol's `Layouts` on a `LayoutStore`, for the leader of a topic in one term."""
 
     def __init__(self, store: LayoutStore, term: Term, now_ms: Callable[[], int]) -> None:
-        self._store = store
-        self._term = term
+        self._store, self._term = store, term
         self._now_ms = now_ms
 
     def read(self, topic: str) -> StoredLayout | None:

@@ -24,6 +24,7 @@ from anabranch.controller.metadata.store_paths import OUTBOX, SENDER
 from anabranch.controller.outbox.announcements import Announcement, stamped
 from anabranch.controller.outbox.entries import OutboxEntry, StoredOutbox
 from anabranch.controller.publishing.snapshots import SnapshotPage, Snapshots
+from runtime.messaging.producer import ORDERED
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import MAX_VALUE_BYTES, Source
 from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
@@ -42,18 +43,13 @@ MAX_FLUSH_SECONDS = 3.0
 IDLE_SECONDS = 0.5
 
 _PRODUCER_CONFIG = {
+    **ORDERED,
     "client.id": "anabranch-controller",
-    "acks": "all",
-    "enable.idempotence": True,
     "linger.ms": 0,
     "message.max.bytes": MAX_VALUE_BYTES + 65_536,
     "message.timeout.ms": 0,
-    "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 1_000,
     "topic.metadata.propagation.max.ms": 5_000,
     "queue.buffering.max.kbytes": 65_536,
-    # librdkafka would log every attempt to connect; its errors arrive in `error_cb` too.
-    "log_level": 0,
 }
 
 
@@ -87,8 +83,7 @@ class OutboxPublisher:
         self._watch: CallbackHandle | None = None
         self._names: deque[str] = deque()
         """Names in the outbox that were not read yet."""
-        self._kafka = kafka
-        self._snapshots = snapshots
+        self._kafka, self._snapshots = kafka, snapshots
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._in_flight: deque[_Sent] = deque()

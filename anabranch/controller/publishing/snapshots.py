@@ -83,8 +83,7 @@ class Snapshots:
     """Rounds over the whole store: the first at once, then one every `every_seconds`."""
 
     def __init__(self, layouts: LayoutReader, every_seconds: float, now_ms: Callable[[], int]) -> None:
-        self._layouts = layouts
-        self._every_seconds = every_seconds
+        self._layouts, self._every_seconds = layouts, every_seconds
         self._now_ms = now_ms
         self._due = time.monotonic()
         self._left: list[str] = []

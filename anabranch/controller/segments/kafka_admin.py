@@ -81,8 +81,7 @@ class KafkaAdmin:
     """Administration client of the cluster; no request takes much longer than `timeout` seconds."""
 
     def __init__(self, connection: KafkaConnection, timeout: float) -> None:
-        self.connection = connection
-        self.timeout = timeout
+        self.connection, self.timeout = connection, timeout
         self.where = f"Kafka at {connection.bootstrap}"
         self.limit = {"request_timeout": timeout}
         """Argument of every call of `admin`."""

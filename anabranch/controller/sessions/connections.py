@@ -79,8 +79,7 @@ class _Connection:
     """Outgoing messages of one connection, and its consumers by id."""
 
     def __init__(self, topic: str, client: Client) -> None:
-        self.topic = topic
-        self.client = client
+        self.topic, self.client = topic, client
         self.consumers: dict[int, tuple[SubscriptionKey, str]] = {}
         self.unsent: asyncio.Queue[str | None] = asyncio.Queue(MAX_UNSENT)
         """Messages; None marks the end."""

@@ -54,8 +54,7 @@ class SubscriptionRegistry:
         max_subscriptions: int = MAX_SUBSCRIPTIONS,
     ) -> None:
         """`max_subscriptions`: per topic."""
-        self.leaders = leaders
-        self._max_subscriptions = max_subscriptions
+        self.leaders, self._max_subscriptions = leaders, max_subscriptions
         self._store, self._operations, self._segments = store, operations, segments
         self._now_ms = now_ms
 

@@ -43,8 +43,7 @@ class WatchSession(AsyncIterator[LayoutUpdate]):
     def __init__(self, topic: str, floor: int, detach: "Callable[[WatchSession], None]") -> None:
         self.topic = topic
         self.closed_because: CloseReason | None = None
-        self._floor = floor
-        self._detach = detach
+        self._floor, self._detach = floor, detach
         self._pending: LayoutUpdate | None = None
         self._missed = 0
         self._ready = asyncio.Event()
@@ -106,8 +105,7 @@ class WatchHub:
 
         `unwatched` is called with a topic when its last session has ended.
         """
-        self._load = load
-        self._unwatched = unwatched
+        self._load, self._unwatched = load, unwatched
         self._feeds: dict[str, _Feed] = {}
 
     def publish(self, topic: str, update: LayoutUpdate) -> bool:

@@ -64,8 +64,7 @@ class LayoutWatcher:
         self._refresh: asyncio.TimerHandle | None = None
         self._known = is_known
         self.hub = WatchHub(self._load, self._unwatch)
-        self._nodes = nodes
-        self._url = url
+        self._nodes, self._url = nodes, url
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[str, asyncio.Future[list[CallbackHandle]]] = {}
         self._looking: set[str] = set()

@@ -40,8 +40,7 @@ class EventStream(Response):
     def __init__(self, session: WatchSession, grant: Grant) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._session = session
-        self._grant = grant
+        self._session, self._grant = session, grant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.closing(self._session), held(self._grant, self._session):

@@ -110,8 +110,7 @@ class OutcomeLedger:
         identity = ("decision_id", "status", "attempt", "executor")
         app, token = (LEASE, None) if shard is None else (f"executor-shard-{shard.number}", shard.token)
         self._table = LeasedTable(lake, OUTCOMES, app, identity, "executor", "applies decisions", token)
-        self._mode = mode
-        self._shard = shard
+        self._mode, self._shard = mode, shard
         self.token = self._table.token
         self.executor = f"{process_name()}#{self.token}" + (f"/{shard.number}" if shard and shard.number else "")
 

@@ -10,7 +10,7 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from runtime.messaging.producer import LastingProducer
+from runtime.messaging.producer import ORDERED, LastingProducer
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import OutcomeEvent, key_of
 from schemas.kafka.topics import CONTROL_EVENTS
@@ -21,17 +21,7 @@ RESEND_SECONDS = 1.0
 CLOSE_SECONDS = 3.0
 """Longest wait for confirmations at a clean stop; the next start publishes the rest."""
 
-_PRODUCER_CONFIG = {
-    "client.id": "anabranch-executor",
-    "acks": "all",
-    "enable.idempotence": True,
-    "linger.ms": 0,
-    "message.timeout.ms": 0,
-    "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 1_000,
-    # librdkafka logs every attempt to connect; the same errors arrive in `error_cb`.
-    "log_level": 0,
-}
+_PRODUCER_CONFIG = {**ORDERED, "client.id": "anabranch-executor", "linger.ms": 0, "message.timeout.ms": 0}
 
 
 class KafkaPublisher:

@@ -123,8 +123,7 @@ class RowChecks:
         return not any(table.name in self._without for table in tables)
 
     def _ask(self, sql: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._sql.ask(sql, is_own=True).read_all().to_pylist()
-        return rows
+        return self._sql.rows(sql, is_own=True)
 
     def _stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         return iter(self._sql.ask(sql, is_own=True))
@@ -172,8 +171,7 @@ class RowChecks:
             for row in batch.to_pylist():
                 kind = "missing rows" if row["there"] < row["said"] else "too many rows"
                 which = f"batch {row['batch_id']} at {_time(row['batch_at'])}"
-                text = f"{which} wrote {row['said']} rows; {row['there']} are there"
-                findings.add(kind, name, text)
+                findings.add(kind, name, f"{which} wrote {row['said']} rows; {row['there']} are there")
 
     def _numbers(self, findings: Findings, name: str, time_column: str) -> None:
         restarts = self._ask("SELECT count(DISTINCT generation) > 1 AS restarts FROM batches")[0]["restarts"]

@@ -39,8 +39,7 @@ class BookKeeperPrograms:
         return self._run(folder, "128m", "anabranch.bookies.LedgerWriter")
 
     def _run(self, folder: Path, heap: str, main: str, *arguments: str) -> list[str]:
-        ours = sorted(self.ours.glob("*.jar"))
-        return command(folder, self.jars, heap, main, *arguments, flags=_FLAGS, more=ours)
+        return command(folder, self.jars, heap, main, *arguments, flags=_FLAGS, more=sorted(self.ours.glob("*.jar")))
 
 
 def ensure_programs(settings: Settings, say: Callable[[str], None] = lambda _: None) -> BookKeeperPrograms:

@@ -67,8 +67,7 @@ def actions_of(announced: Sequence[Announced]) -> list[RecordedAction]:
     """Return every split, merge and rebucket between the first layout and the last, in order."""
     actions: list[RecordedAction] = []
     for (_, before, _), (acted_at, after, decision) in pairwise(announced):
-        shown = sorted(actions_in(after, before), key=lambda action: action[2])
-        for kind, parents, children, _ in shown:
+        for kind, parents, children, _ in sorted(actions_in(after, before), key=lambda action: action[2]):
             if children[0] < before.next_segment_id:
                 continue
             created = [after.segments[number] for number in children]

@@ -152,8 +152,7 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
     results: list[TopicResult] = []
     points: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in every}
     for prepared, outcomes in simulated(history, prepare_part(history, number), every):
-        for index, topic in enumerate(prepared):
-            results.append(_result(history, topic, index, outcomes, every))
+        results += [_result(history, topic, index, outcomes, every) for index, topic in enumerate(prepared)]
         for name, outcome in outcomes.items():
             for instant, segments, over in _hourly(outcome.series, prepared[0].record.counted_from - history.phase_ms):
                 before = points[name].get(instant, (0, 0))

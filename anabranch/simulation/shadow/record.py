@@ -225,8 +225,7 @@ class _Reading:
         self.layouts[topic] = layout
         active = {segment.segment_id for segment in layout.active}
         for act in [act for act in self._open.get(topic, {}) if not active.issuperset(act[1])]:
-            wanted = self._open[topic].pop(act)
-            self._sides.ours.append(replace(wanted, ending="overtaken", ended_at=now))
+            self._sides.ours.append(replace(self._open[topic].pop(act), ending="overtaken", ended_at=now))
 
     def _take_done(self, topic: str, act: What, acted_at: int) -> None:
         if self._own.has(topic, self._lives.of(topic), act):
@@ -269,8 +268,7 @@ class _Reading:
         self._hot = {key: since for key, since in self._hot.items() if key[0] != topic}
 
     def _hot_since(self, topic: str, segments: Segments) -> int | None:
-        instants = [self._hot[topic, segment] for segment in segments if (topic, segment) in self._hot]
-        return min(instants, default=None)
+        return min([self._hot[topic, segment] for segment in segments if (topic, segment) in self._hot], default=None)
 
     def _take_loads(self, samples: Samples, now: int) -> None:
         policies: dict[str, Policy | None] = {}

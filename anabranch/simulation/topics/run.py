@@ -129,8 +129,7 @@ def _simulate_chunk(
             tally.begin((counted_from - source.began_at) // source.step_ms)
         kernel.run(WindowColumns(window, source.began_at, source.step_ms, subscriptions))
     acted, actions = kernel.actions()
-    names = source.topics[indices.start : indices.stop]
-    return tally.outcomes(names, source.began_at, source.step_ms, acted, actions)
+    return tally.outcomes(source.topics[indices.start : indices.stop], source.began_at, source.step_ms, acted, actions)
 
 
 def resolved(policy: ConfiguredPolicy, layout: SegmentLayout) -> Policy:

@@ -56,8 +56,7 @@ class WindowColumns:
         self._stride = np.array(lengths)
         self._edges = np.concatenate([timeline.edges for timeline in timelines])
         self._first_edge = np.array([0, *accumulate(lengths)][:-1])
-        of_each = np.repeat(np.arange(len(timelines)), lengths)
-        self._keys = of_each * (HASH_SPACE + 1) + self._edges
+        self._keys = np.repeat(np.arange(len(timelines)), lengths) * (HASH_SPACE + 1) + self._edges
         self._factors = np.array(
             [np.ones(4) if timeline.factors is None else timeline.factors for timeline in timelines]
         )

@@ -103,8 +103,7 @@ def _water(
         # A record of an earlier life of the name, or of before it was made, is not of this segment.
         heaviest = None if heaviest is not None and heaviest.at < reach.begins else heaviest
         load = None if heaviest is None or policy is None else segment_overload(heaviest.rates, policy)[0]
-        cold = heaviest is not None and policy is not None and is_cold(heaviest.rates, policy)
-        kind = level(load, cold)
+        kind = level(load, heaviest is not None and policy is not None and is_cold(heaviest.rates, policy))
         if runs and runs[-1][2] == kind:
             runs[-1] = runs[-1][0], following, kind, heaviest
         else:

@@ -30,8 +30,7 @@ class LayoutWatch:
     def __init__(self, controller: Controller, topic: str, on_change: Callable[[], None] = lambda: None) -> None:
         """Begin to watch. `on_change` is called from the thread after `layout` or `error` has changed; be quick."""
         self.topic = full_name(topic)
-        self._controller = controller
-        self._on_change = on_change
+        self._controller, self._on_change = controller, on_change
         self._changed = threading.Condition()
         self.layout: Layout | None = None
         """The newest known layout; None before the first, and after a deletion."""

@@ -20,8 +20,7 @@ def select_least_long_term(cluster: ClusterView, bundle: str, brokers: list[str]
 
 
 def _score_broker(cluster: ClusterView, broker: str) -> float:
-    conf = cluster.configuration
-    threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
+    threshold = cluster.configuration.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     if cluster.fullest(broker) > threshold:
         return inf
     long_term = cluster.long_term(broker)
