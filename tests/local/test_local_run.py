@@ -41,6 +41,7 @@ def run_in_the_shadow(tmp_path, jars, pulsar_jars):
     end(one)
 
 
+@pytest.mark.soak
 def test_clients_lose_nothing_when_parts_are_killed(run_with_clients):
     run = run_with_clients
     wait_until(lambda: applied_kinds(run), 240, 0.5)
