@@ -30,6 +30,15 @@ def test_the_same_layout_is_said_once():
     assert said.layout(T, BEFORE.to_metadata(), NOW + 1) == []
 
 
+def test_restarted_collector_keeps_known_topic():
+    """The topic that a previous one announced is deleted only when it was made anew."""
+    causes = []
+    for layout in (BEFORE, SPLIT, LATER):
+        said = AnnouncedState(7, before={T: BEFORE.to_metadata()})
+        causes.append([parsed(record).cause for record in said.layout(T, layout.to_metadata(), NOW)])
+    assert causes == [["snapshot"], ["snapshot"], ["deleted", "snapshot"]]
+
+
 def test_a_change_is_said_with_its_cause():
     merged = SPLIT.merge_segments(2, 3, NOW + 1)
     pruned = merged.prune_segment(0)

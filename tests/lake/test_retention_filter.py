@@ -123,6 +123,15 @@ def test_outcomes_do_not_go_before_their_decisions(tmp_path):
     assert stored(lake, DECISIONS, "decision_id") == stored(lake, OUTCOMES, "decision_id") == ["d3"]
 
 
+def test_rows_stay_from_the_first_instant_of_the_margin(tmp_path, monkeypatch):
+    monkeypatch.setattr(retention_filter, "MARGIN", timedelta(hours=6))
+    lake, begins = str(tmp_path), MIDNIGHT - 6 * 3600
+    ready(lake)
+    write(lake, *[hold(begins + number - 2, seq=number) for number in (1, 2, 3)])
+    forget_rows(lake, HOLDS, DAY, is_dry_run=False)
+    assert stored(lake, HOLDS, "seq") == [2, 3]
+
+
 def test_newest_events_holds_and_policies_stay(tmp_path):
     lake = str(tmp_path)
     ready(lake)
