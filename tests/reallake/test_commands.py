@@ -171,7 +171,6 @@ def test_shadow_report_has_no_other_scaler(real_lake, raw):
 
 def test_alert_rules_can_be_evaluated(real_lake, tmp_path):
     copy = copied_lake(real_lake, tmp_path)
-    assert answer(real_lake, "alerts", "check", copy=copy)
     run_command(real_lake, "alerts", "--once", copy=copy)
     run_command(real_lake, "alerts", "list", copy=copy)
 

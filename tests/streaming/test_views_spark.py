@@ -17,7 +17,7 @@ from tests.query.views.recorded import Story
 from tests.query.views.recorded_cluster import ClusterStory
 from tests.query.views.recorded_switch import SwitchStory
 
-SOAK = ("layout_intervals", "load_at", "segment_hours")
+SOAK = ("fleet_health_at", "layout_intervals", "load_at", "segment_hours")
 """Views whose parts others have, and which take Spark long."""
 AT = ("TIMESTAMP '2026-11-22 12:05:00'", "TIMESTAMP '2026-11-22 20:41:00'")
 
