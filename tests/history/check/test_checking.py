@@ -142,10 +142,11 @@ def test_holds_of_unknown_layout_reported(copy):
     assert said["holds", "unknown layout"] == len(digests) > 0
 
 
-def test_contradicting_batch_counts_reported(copy):
+@pytest.mark.parametrize("name", ["messages", "samples"])
+def test_contradicting_batch_counts_reported(copy, name):
     content = rows(copy, BATCHES)
-    more = pa.array([content["messages"][0].as_py() + 1, *content["messages"].to_pylist()[1:]])
-    replace(copy, BATCHES, content.set_column(content.schema.get_field_index("messages"), "messages", more))
+    more = pa.array([content[name][0].as_py() + 1, *content[name].to_pylist()[1:]])
+    replace(copy, BATCHES, content.set_column(content.schema.get_field_index(name), name, more))
     assert found(copy) == {("batches", "unbalanced"): 1, ("batches", "changed"): 1}
 
 
