@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).parent / "durations.txt"
-LEAST_SECONDS = 5
+LEAST_SECONDS = 0.1
 """What a test takes to be on record."""
-SHORT_SECONDS = 0.2
+SHORT_SECONDS = 0.03
 """What others take, on average."""
 LOCAL_RUN_SECONDS = 60
 """What a whole local run takes that is not on record yet."""
@@ -65,7 +65,7 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         """Keeps what is on record of tests that did not run."""
         seconds = {**recorded(self._file), **self._seconds}
-        lines = (f"{value:.0f} {name}\n" for name, value in sorted(seconds.items()) if value >= LEAST_SECONDS)
+        lines = (f"{value:.1f} {name}\n" for name, value in sorted(seconds.items()) if value >= LEAST_SECONDS)
         self._file.write_text("".join(lines))
 
 

@@ -45,7 +45,7 @@ def test_long_tests_are_recorded_without_their_group(tmp_path: Path) -> None:
         ("t.py::a@spark", 4.0),
         ("t.py::a@spark", 2.0),
         ("t.py::b[x@y z]@pulsar", 8.0),
-        ("t.py::faster_now", 1.0),
+        ("t.py::faster_now", 0.05),
     ):
         report: Any = SimpleNamespace(nodeid=name, duration=seconds)
         recorder.pytest_runtest_logreport(report)
