@@ -34,7 +34,7 @@ class StandaloneCluster:
 
     def __init__(self, folder: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
         """`folder` holds logs and the executors' work; each worker offers `cores` and `memory` (`512m`, `1g`)."""
-        self.folder, self._workers, self._cores, self._memory = Path(folder).resolve(), workers, cores, memory
+        self.folder, self.workers, self._cores, self._memory = Path(folder).resolve(), workers, cores, memory
         self.url = ""
         """`spark://host:port`, known once it has started."""
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -49,7 +49,7 @@ class StandaloneCluster:
         try:
             master = self._run("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
             self.url = self._wait_for(_MASTER, "master", master)
-            for number in range(self._workers):
+            for number in range(self.workers):
                 name = f"worker-{number}"
                 offered = ("--cores", str(self._cores), "--memory", self._memory, "--work-dir", str(self.folder / name))
                 worker = self._run(

@@ -13,6 +13,7 @@ from decisions.topic.layout import SegmentLayout
 from schemas.settings.root import load_settings
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import layout, tick
+from tests.examples import only_first
 from tests.harness.spark_cluster import StandaloneCluster
 from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
 from tests.waiting import wait_until
@@ -22,9 +23,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 WRITTEN = (BATCHES, DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
 
 
-@pytest.fixture
-def cluster(tmp_path, jars) -> Iterator[StandaloneCluster]:
-    one = StandaloneCluster(tmp_path / "cluster", workers=2, cores=1, memory="512m")
+@pytest.fixture(params=only_first(1, [1, 2]), ids="{} workers".format)
+def cluster(request, tmp_path, jars) -> Iterator[StandaloneCluster]:
+    """Two cores, of one worker or of two."""
+    one = StandaloneCluster(tmp_path / "cluster", request.param, cores=2 // request.param, memory="512m")
     one.start()
     try:
         yield one
@@ -91,4 +93,4 @@ def test_cluster_submit_decides_and_stops_on_sigterm(jars, own_broker, job_setti
     """SIGTERM ends it between batches."""
     job = run(submitted(cluster.url, job_settings, jars.spark))
     decides_and_stops_between_batches(job, Feed(own_broker.bootstrap), job_settings)
-    assert all(list(cluster.folder.glob(f"worker-{number}/app-*/*")) for number in range(2))
+    assert all(list(cluster.folder.glob(f"worker-{number}/app-*/*")) for number in range(cluster.workers))
