@@ -185,10 +185,6 @@ def remove_first_hold(lake: TamperedLake, table: str) -> None:
     lake.remove(table, lake.middle(table, lambda row: row["seq"] == 1 and row["subject"] in wanted))
 
 
-def remove_first_end(lake: TamperedLake, table: str) -> None:
-    lake.remove(table, min(lake.rows(table, is_applied), key=lambda row: row["at"]), ("decision_id",))
-
-
 def repeat_outcome(status: str) -> Callable[[TamperedLake, str], None]:
     return lambda lake, table: lake.add(table, lake.middle(table, is_applied) | {"status": status, "attempt": 9})
 
@@ -276,7 +272,6 @@ TAMPERINGS = {
         (date_outcome_back, "outcomes", {"too early"}),
         (remove_batch_and_its_rows, "batches", {"lost batch"}),
     ],
-    "no end": [(remove_first_end, "outcomes", {"lost end"})],
 }
 """What is done at once to tables that do not hide it of one another, and what is found in each."""
 
