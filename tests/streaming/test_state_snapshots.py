@@ -134,7 +134,7 @@ def forget_before(lake, at=AT, tables=(SEGMENT_LOAD,), **more):
 
 @pytest.mark.timeout(900)
 @given(STORY, STORY, st.booleans())
-@examples(1, phases=[Phase.explicit, Phase.generate])
+@examples(2, phases=[Phase.explicit, Phase.generate])
 def test_deleted_rows_do_not_change_answers(story, rest, is_compacted):
     """A rebuild, a replay and the views of later instants are as before."""
     bucket = RecordedBucket()
