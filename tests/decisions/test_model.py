@@ -30,7 +30,7 @@ def tiles(layout):
     return all(start == end + 1 for (start, _), end in zip(ranges, ends, strict=False)) and ends[-1] == HASH_SPACE - 1
 
 
-@pytest.mark.parametrize("every", only_first(1, [5, 1]))
+@pytest.mark.parametrize("every", only_first(1, [25, 5, 1]))
 def test_default_profile_settles_under_constant_demand(every):
     """It reverses no merge."""
     count = 0

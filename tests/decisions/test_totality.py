@@ -149,7 +149,7 @@ snapshots = built(
 
 
 @given(snapshots, st.sampled_from(["default", "pip-483"]))
-@examples(100)
+@examples(40)
 def test_every_valid_snapshot_decided_repeatably(wire, profile):
     """Decided, shown, written and decided again with the same answer."""
     one = snapshot_from_wire(wire, profile)
