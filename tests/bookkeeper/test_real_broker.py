@@ -32,7 +32,7 @@ from tests.harness.bookkeeper import BookKeeperCluster
 from tests.harness.pulsar.cluster import PulsarCluster
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.soak, pytest.mark.timeout(300)]
 
 NAMESPACE, PUBLISHED, SKIPPED, PATIENCE_S = "public/switch", 10, 4, 60
 _TEXT = '{"name":"","schema":"","type":"STRING","properties":{}}'
@@ -123,7 +123,6 @@ def change(metadata: PulsarMetadata, path: str, to: Callable[[bytes], bytes]) ->
     metadata.write([ZnodeWrite(path, to(record.content), record.version)])
 
 
-@pytest.mark.soak
 def test_killed_broker_schemas_and_cursors_copied(brokered: Brokered) -> None:
     [broker], metadata, sidecar = brokered.cluster.brokers, brokered.metadata, brokered.sidecar
     broker.kill()
