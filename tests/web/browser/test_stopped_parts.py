@@ -17,7 +17,13 @@ from anabranch.local.processes import session_members
 from tests.local.running import Run, end
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.local_run, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.browser,
+    pytest.mark.local_run,
+    pytest.mark.broker,
+    pytest.mark.timeout(900),
+]
 
 SHOWN_WITHIN_S = 15
 TOPIC = quote("topic://acme/shop/orders", safe="")
