@@ -13,15 +13,16 @@ from tests.executor.model.rules import Rules
 from tests.executor.model.scenarios import scenarios
 from tests.executor.model.state import Step
 
-SPLITS, MOVES = Rules(faults=1, siblings=2), Rules(faults=1, siblings=2, bundles=True)
+ONE, SPLITS, MOVES = Rules(faults=1), Rules(faults=1, siblings=2), Rules(faults=1, siblings=2, bundles=True)
 
 
 @pytest.mark.parametrize(
     ("rules", "least", "every"),
     [
-        pytest.param(Rules(faults=1), 80, 1, id="one decision"),
-        pytest.param(SPLITS, 150, 5, id="two splits"),
-        pytest.param(MOVES, 140, 5, id="two moves"),
+        pytest.param(ONE, 80, 2, id="one decision"),
+        pytest.param(SPLITS, 150, 10, id="two splits"),
+        pytest.param(MOVES, 140, 10, id="two moves"),
+        pytest.param(ONE, 80, 1, id="one decision, all", marks=pytest.mark.soak),
         pytest.param(SPLITS, 150, 1, id="two splits, all", marks=pytest.mark.soak),
         pytest.param(MOVES, 140, 1, id="two moves, all", marks=pytest.mark.soak),
     ],
