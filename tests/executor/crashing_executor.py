@@ -22,7 +22,7 @@ from schemas.kafka.messages import OutcomeEvent
 from schemas.settings.root import load_settings
 
 POINTS = ("before-intent", "after-intent", "after-call", "before-end", "after-end", "never")
-CRASHES = 0.07
+CRASHES = 0.2
 """Of the points that are reached, at random."""
 
 
