@@ -29,7 +29,7 @@ def started(house: House, folder: Path, point: str, more: str = "") -> Iterator[
     settings = folder / "executor.toml"
     mode = "" if "mode" in more else 'mode = "act"\n'
     settings.write_text(
-        f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.gate.url}"\n[executor]\npoll_ms = 10\n{mode}{more}'
+        f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.gate.url}"\n[executor]\n{mode}{more}'
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.executor.crashing_executor", str(settings), str(folder / "events"), point],
