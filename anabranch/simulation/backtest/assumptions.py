@@ -112,7 +112,7 @@ def band_intervals(demand: EstimatedDemand, policy: Policy, ran: Policy, band: f
 
     def near(rates: Floats) -> Flags:
         inside = np.abs(limits[None] - rates[:, None, :]) < band * rates[:, None, :]
-        doubtful: Flags = (inside & unknown[None]).any(axis=(1, 2))
+        doubtful: Flags = (inside & unknown).reshape(-1, 8).view(np.uint64)[:, 0] != 0
         return doubtful
 
     return _intervals_where(demand, near)

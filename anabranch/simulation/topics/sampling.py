@@ -10,7 +10,7 @@ from anabranch.simulation.topics.rows import NO_INSTANT, Bools, Event, FloatColu
 from anabranch.simulation.topics.timeline import Floats, Ints
 from anabranch.simulation.topics.window import Bounds, WindowColumns
 from decisions.autoscale.clocks import cold_since_after_sample_all, returned_after_sample_all
-from decisions.autoscale.significance import accept_causes, are_cold
+from decisions.autoscale.significance import accept_causes, any_of_four, are_cold
 
 _FEW, _MANY = 8, 128
 """Changes of a row that are looked through at once, at first and from then on."""
@@ -44,9 +44,12 @@ class Sampler:
         is_other = self._window.changes.which[change] != self._which[rows]
         self._move_on(rows, change, np.zeros(len(rows), np.bool_))
         segments, owner = state.segments_of(rows)
-        base, bands = state.floats.take(segments, axis=0)[:, FloatColumn.BASE], state.bands.take(segments, axis=0)
-        rates = base * self._level[rows][owner][:, None]
-        leaves = ((rates < bands[:, :4]) | (rates > bands[:, 4:])).any(axis=1)
+        base, bands = (
+            state.floats.take(segments, axis=0)[:, FloatColumn.BASE].copy(),
+            state.bands.take(segments, axis=0),
+        )
+        rates = base * self._level.take(rows).take(owner)[:, None]
+        leaves = any_of_four((rates < bands[:, :4]) | (rates > bands[:, 4:]))
         stays: Bools = is_other & ~np.logical_or.reduceat(leaves, state.firsts_of(rows))
         quiet = np.flatnonzero(stays)
         if len(quiet):
@@ -64,41 +67,44 @@ class Sampler:
         self._move_on(rows, change, has_new)
         is_hot = np.zeros(len(rows), np.bool_)
         segments, owner = state.segments_of(rows)
-        policy = state.policy[rows][owner]
+        # `take` and arrays of their own are several times as fast as indices and views of columns.
+        policy = state.policy.take(rows).take(owner)
         ints, floats = state.ints.take(segments, axis=0), state.floats.take(segments, axis=0)
-        last, base = floats[:, FloatColumn.LAST], floats[:, FloatColumn.BASE]
-        rates = base * self._level[rows][owner][:, None]
-        split, merge = policies.split[policy], policies.merge[policy]
+        last, base = floats[:, FloatColumn.LAST].copy(), floats[:, FloatColumn.BASE].copy()
+        rates = base * self._level.take(rows).take(owner)[:, None]
+        split, merge = policies.split.take(policy, axis=0), policies.merge.take(policy, axis=0)
         has_record = ints[:, IntColumn.MODIFIED] != NO_INSTANT
-        codes = accept_causes(last, has_record, rates, self._threshold, policies.crossing[policy])
+        codes = accept_causes(last, has_record, rates, self._threshold, policies.crossing.take(policy, axis=0))
         accepted = np.flatnonzero(codes > 0)
         if len(accepted):
-            slots, news, instants = segments[accepted], rates[accepted], now[owner[accepted]]
-            is_cold, since = are_cold(news, merge[accepted]), ints[accepted, IntColumn.COLD]
-            last[accepted] = news
+            slots, news, instants = segments[accepted], rates.take(accepted, axis=0), now[owner[accepted]]
+            is_cold, since = are_cold(news, merge.take(accepted, axis=0)), ints[accepted, IntColumn.COLD]
+            last = np.where((codes > 0)[:, None], rates, last)
             state.floats[slots, FloatColumn.LAST] = news
             state.ints[slots, IntColumn.MODIFIED] = instants
             state.ints[slots, IntColumn.RETURNED] = returned_after_sample_all(
                 ints[accepted, IntColumn.RETURNED], has_record[accepted], since, is_cold, instants
             )
             state.ints[slots, IntColumn.COLD] = cold_since_after_sample_all(since, is_cold, instants)
-            state.ints[slots, IntColumn.HOT] = hot = (news > split[accepted]).any(axis=1)
+            state.ints[slots, IntColumn.HOT] = hot = any_of_four(news > split.take(accepted, axis=0))
             is_hot[owner[accepted[hot]]] = True
-        yardstick = self._yardstick[rows][owner]
+        yardstick = self._yardstick.take(rows, axis=0).take(owner, axis=0)
         exceeds = rates > yardstick
-        self.is_over[rows] = np.logical_or.reduceat(exceeds.any(axis=1), state.firsts_of(rows))
+        self.is_over[rows] = np.logical_or.reduceat(any_of_four(exceeds), state.firsts_of(rows))
         # The band of each rate in which nothing happens.
         low, high = last * (1 - self._threshold), last * (1 + self._threshold)
-        crosses = policies.crosses[policy][:, None]
-        written = policies.written[policy]
-        for limit, is_above, counts in (
+        crosses = policies.crosses.take(policy)[:, None]
+        limits = [
             (split, last > split, crosses),
             (merge, last >= merge, crosses),
-            (written, last >= written, crosses),
-            (yardstick, exceeds, np.True_),
-        ):
-            np.maximum(low, limit, out=low, where=is_above & counts)
-            np.minimum(high, limit, out=high, where=~is_above & counts)
+            (yardstick, exceeds, np.ones(1, np.bool_)),
+        ]
+        if ((written := policies.written.take(policy, axis=0)) != merge).any():
+            limits.append((written, last >= written, crosses))
+        for limit, is_above, counts in limits:
+            # Several times as fast as ufuncs with a mask.
+            np.maximum(low, np.where(is_above & counts, limit, -np.inf), out=low)
+            np.minimum(high, np.where(is_above | ~counts, np.inf, limit), out=high)
         bands = np.concatenate([low * (1 + _NEARLY), high * (1 - _NEARLY)], axis=1)
         state.bands[segments] = bands
         self._find_change(rows, change, base, bands)
