@@ -14,7 +14,6 @@ from tests.harness.chaos.run import Chaos, Plan
 from tests.harness.ensemble import ZooKeeperEnsemble
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_two_minutes_break_no_rule(jars: Jars, broker: EmbeddedBroker, tmp_path: Path) -> None:
     ensemble = ZooKeeperEnsemble(tmp_path, jars.zookeeper)
