@@ -21,7 +21,6 @@ from random import Random, SystemRandom
 from typing import Any
 
 import pytest
-from hypothesis import settings as hypothesis_settings
 from pydantic.alias_generators import to_camel
 
 from decisions.autoscale.decide import decide
@@ -33,11 +32,9 @@ from schemas.settings.root import without_secrets
 from tests.decisions.pip483 import equal_answers_by_the_text, merges
 from tests.decisions.snapshots import load, random_snapshot, snapshot
 from tests.decisions.test_differential import plainly
-from tests.examples import FEW
+from tests.examples import only_first
 from tests.harness.pulsar.evaluator import FLAGS, MAIN
 
-SNAPSHOTS = 20_000 * hypothesis_settings().max_examples // FEW
-"""20,000 in `make test`, five times as many in `make soak`."""
 SHOWN = 5
 """Differences that are told in full."""
 PULSARS_OWN = list(Policy.__dataclass_fields__)[:15]
