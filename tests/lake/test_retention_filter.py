@@ -6,6 +6,7 @@ import re
 from datetime import date, datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
@@ -109,6 +110,31 @@ def test_open_and_newest_decisions_stay_with_outcomes(made, is_of_one):
         there = set(stored(lake, DECISIONS, "decision_id"))
         told = [identity for identity, _, _, ends in rows for _ in range(1 if ends is None else 2)]
         assert stored(lake, OUTCOMES, "decision_id") == sorted(identity for identity in told if identity in there)
+
+
+def test_row_at_the_margin_itself_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(retention_filter, "MARGIN", timedelta(hours=1))
+    lake, since = str(tmp_path), MIDNIGHT - 3600
+    ready(lake)
+    write(lake, *(hold(second, subject=TOPICS[0]) for second in (since - 1, since, since + 1)))
+    for number, second in enumerate((since - 1, since, since + 1), 1):
+        write(lake, decision(second, number), outcome(f"d{number}", "applied", second))
+    assert forget_rows(lake, OUTCOMES, DAY, is_dry_run=True).rows == 1
+    for table in (HOLDS, DECISIONS):
+        assert forget_rows(lake, table, DAY, is_dry_run=False).rows == 1
+    assert stored(lake, HOLDS, "since") == [at(since), at(since + 1)]
+    assert stored(lake, DECISIONS, "decision_id") == ["d2", "d3"]
+
+
+def test_first_row_of_each_sender_stays_only_beside_a_late_deletion():
+    topics = {
+        TOPICS[0]: [(1, False), (1, False), (2, True)],
+        TOPICS[1]: [(1, False), (2, False), (2, False), (1, True)],
+    }
+    rows = [(topic, *row) for topic, rows in topics.items() for row in rows]
+    layouts = pa.table(dict(zip(("subject", "sender", "ends"), map(list, zip(*rows, strict=True)), strict=True)))
+    stays = retention_filter._make_deletions_late(layouts).to_pylist()
+    assert stays == [False, False, False, True, True, False, False]
 
 
 def test_outcomes_do_not_go_before_their_decisions(tmp_path):
