@@ -39,9 +39,9 @@ def test_ctrl_c_ends_with_the_topics_that_are_done():
         "--policy",
         "default",
         "--topics",
-        "4000",
+        "9000",
         "--hours",
-        "2",
+        "1",
         "--processes",
         "2",
     ]
@@ -53,5 +53,5 @@ def test_ctrl_c_ends_with_the_topics_that_are_done():
     os.killpg(process.pid, signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    assert re.match(r"burst: interrupted, [0-9,]+ of 4,000 topics", text)
+    assert re.match(r"burst: interrupted, [0-9,]+ of 9,000 topics", text)
     assert "default" in text

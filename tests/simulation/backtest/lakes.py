@@ -14,7 +14,7 @@ TABLES = (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES)
 def written_by_batch(bucket, lake, batches=1):
     """The lake of a bucket's batches, with a file of each, or of a few, in every table; one commit has them all."""
     for table in TABLES:
-        delta, rows = create_table(lake, table), bucket.table(table)
+        delta, rows = create_table(lake, table), bucket.table(table).combine_chunks()
         number, day = rows["batch_id"].to_numpy() // batches, rows["day"].cast("string").to_numpy(zero_copy_only=False)
         files = []
         for batch in np.unique(number).tolist():

@@ -45,7 +45,7 @@ def invoke(tmp_path, lake, *arguments):
     return CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), *arguments, "--output", "json"])
 
 
-@pytest.mark.parametrize("seed", only_first(1, range(PARTS)))
+@pytest.mark.parametrize("seed", only_first(2, range(PARTS)))
 def test_part_of_a_record_has_sane_rows(lake, tmp_path, seed):
     random = np.random.default_rng(seed)
     begin, end = sorted(random.integers(-5 * MINUTE, 45 * MINUTE, 2).tolist())
