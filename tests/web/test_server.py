@@ -10,8 +10,10 @@ from itertools import islice
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from anabranch.auth.tokens import remove_token
+from anabranch.cli.main import cli
 from tests.local.lake import layout_event, layout_json, write
 from tests.runtime.listener.edges import running
 from tests.waiting import wait_until
@@ -66,12 +68,19 @@ def test_live_stream_ends_with_its_token(tmp_path):
         ('[web]\nopen = true\nhost = "0.0.0.0"\n', "and leave out open"),
         ('[controller]\ntokens_file = "none"\n', "cannot read the tokens in"),
         ('[web]\ntokens_file = "none"\n', "cannot read the tokens in"),
-        ('[web]\ncertificate = "none.pem"\nkey = "none.pem"\n', "[web] TLS: "),
         ('[web]\nhost = "203.0.113.1"\n[controller]\ntokens_file = "none"\n', "cannot read the tokens in"),
     ],
 )
 def test_a_wrong_set_up_is_one_line_with_what_to_do(tmp_path, settings, words):
-    with started(tmp_path, settings) as process:
-        said, _ = process.communicate(timeout=180)
+    file = tmp_path / "settings.toml"
+    file.write_text(f'[lake]\npath = "{tmp_path / "lake"}"\n{settings}')
+    run = CliRunner().invoke(cli, ["--home", str(tmp_path), "-c", str(file), "web", "--port", "0"])
+    assert run.exit_code in (1, 2)
+    assert words in run.output.splitlines()[-1]
+
+
+def test_process_without_its_certificate_ends_with_one_line(tmp_path):
+    with started(tmp_path, '[web]\ncertificate = "none.pem"\nkey = "none.pem"\n') as process:
+        output, _ = process.communicate(timeout=180)
     assert process.returncode in (1, 2)
-    assert words in said.splitlines()[-1]
+    assert "[web] TLS: " in output.splitlines()[-1]
