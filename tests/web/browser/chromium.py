@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from selenium.webdriver import Chrome, ChromeOptions, Keys
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -26,9 +25,8 @@ Scheme = Literal["light", "dark"]
 class Look:
     """A page in a window."""
 
-    def __init__(self, driver: Chrome, base: str, server: psutil.Process | None = None) -> None:
-        """`server`: the process that serves it, where a test has started it."""
-        self.driver, self.base, self.server, self._width = driver, base, server, DESK[0]
+    def __init__(self, driver: Chrome, base: str) -> None:
+        self.driver, self.base, self._width = driver, base, DESK[0]
 
     def open(self, path: str, scheme: Scheme = "light", size: tuple[int, int] = DESK) -> None:
         """Loads a page and waits until it stands; what the console said before is forgotten."""
