@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.bookkeeper.guard import SwitchGuard, Unsafe
-from anabranch.bookkeeper.metadata import MetadataRefused, ZnodeWrite
+from anabranch.bookkeeper.metadata import MetadataChanged, MetadataRefused, ZnodeWrite
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.sidecar import DELETES_WITHIN_S, TOO_LATE, LedgerRefused, SeenLedger, Verified
 from anabranch.bookkeeper.steps import Steps, TermLost
@@ -157,14 +157,17 @@ def test_unregistered_cluster_refused() -> None:
         steps(Metadata(), Sidecar()).carry_out(step("delete"), registry)
 
 
-def test_overtaken_orchestrator_deletes_nothing() -> None:
+@pytest.mark.parametrize("term", [1, 2])
+def test_overtaken_orchestrator_deletes_nothing(term: int) -> None:
+    """Its term ends before one of the two transactions of a deletion."""
+
     class Overtaken(Metadata):
         def write(self, writes: list[ZnodeWrite]) -> None:
             self.writes += 1
-            if self.writes == 2:
-                raise TermLost("another orchestrator has taken over")
+            if self.writes == term and any(change.path == "/term" for change in writes):
+                raise MetadataChanged("/term", "BadVersionError")
 
     sidecar = Sidecar()
-    with pytest.raises(TermLost):
+    with pytest.raises(TermLost, match="another orchestrator has taken over"):
         steps(Overtaken(), sidecar).carry_out(step("delete"), REGISTRY)
     assert sidecar.deleted == []
