@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from anabranch.bookkeeper.guard import SwitchGuard, Unsafe
-from anabranch.bookkeeper.metadata import MetadataChanged, MetadataRefused, ZnodeWrite
+from anabranch.bookkeeper.metadata import MetadataChanged, MetadataRefused, ZnodeRecord, ZnodeWrite
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.sidecar import DELETES_WITHIN_S, TOO_LATE, LedgerRefused, SeenLedger, Verified
 from anabranch.bookkeeper.steps import Steps, TermLost
 from schemas.bookie_answers import Step
 from schemas.bookies import ClusterEntry, Directive, Routing
+from tests.bookkeeper.simulated import locator
 
 OLD, NEW = (ClusterEntry(name=name, metadata_service_uri=f"zk://{name}/ledgers") for name in ("old", "new"))
 REGISTRY = Registry((OLD, NEW), None, Directive(source="old", target="new", epoch=1), 1)
@@ -171,3 +173,25 @@ def test_overtaken_orchestrator_deletes_nothing(term: int) -> None:
     with pytest.raises(TermLost, match="another orchestrator has taken over"):
         steps(Overtaken(), sidecar).carry_out(step("delete"), REGISTRY)
     assert sidecar.deleted == []
+
+
+@pytest.mark.parametrize("copy", [None, replace(WHOLE, closed=False), replace(WHOLE, length=21)])
+def test_attribution_needs_whole_copy(copy: SeenLedger | None) -> None:
+    class Recorded(Metadata):
+        def read(self, path: str) -> ZnodeRecord:  # type: ignore[override]
+            return ZnodeRecord(path, 4, locator(9))
+
+    class Copied(Sidecar):
+        def open(self, cluster: str, ledger: int) -> SeenLedger:
+            found = WHOLE if cluster == "old" else copy
+            if found is None:
+                raise LedgerRefused("NoSuchLedger", "it is gone")
+            return found
+
+    promotion = step("cas_attribution", stamps={"9": "new:9"}, expectation={"version": 4}).model_copy(
+        update={"kind": "schema", "object": "/schemas/t/n/s"}
+    )
+    metadata = Recorded()
+    assert steps(metadata, Copied()).carry_out(promotion, REGISTRY).status == "superseded"
+    assert metadata.writes == 1, "the check at the beginning of a step"
+    assert steps(Recorded(), Sidecar()).carry_out(promotion, REGISTRY).status == "applied"
