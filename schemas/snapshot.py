@@ -14,7 +14,7 @@ from schemas.kafka.delivery import Delivery
 from schemas.kafka.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-ENGINE_VERSION = "6"
+ENGINE_VERSION = "7"
 """Engine version in every decision row; a change marks decisions that may differ.
 
 It is incremented when the same snapshot may be decided differently, or the same messages lead to another snapshot.
@@ -27,6 +27,8 @@ It is incremented when the same snapshot may be decided differently, or the same
 - "5": a decision on a topic that the cluster does not know is a failure; bundles: a move counts until its load is
   reported, and a superseded decision leaves its bundle alone for five minutes
 - "6": bundles: no shedder picks a bundle whose last decision has no outcome yet, and Pulsar's own namespaces stay
+- "7": profile `default` splits hot segments without a cooldown, and takes a range that is slightly too hot for a key
+  only when it is narrow; regrets count for longer, and ask for longer cold instead of longer rests
 """
 
 Trigger = Literal["consumer", "tick"]

@@ -19,6 +19,8 @@ from decisions.topic.segment import Segment
 HASHES = 65_536
 KEPT = 0.75
 """Part of a range's load that one piece of it keeps when splits bring no relief."""
+NARROW = 16
+"""Hashes: a wider segment that is only slightly too hot is split on, for the key alone may be below the threshold."""
 NEGLIGIBLE = 0.2
 """Times the threshold: with less than this around a key, what was split in search of it is given back; with more, the
 key stays isolated, for its neighbours are below their thresholds then."""
@@ -103,6 +105,8 @@ def find_key(
     not known.
     """
     segment, own = active[index], rates[index]
+    if overload * KEPT <= 1.0 and segment.width > NARROW:
+        return None
     start, width = segment.start, segment.width
     for _ in range(splits):
         start -= width if (start // width) % 2 else 0

@@ -19,14 +19,14 @@ from decisions.topic.segment import Segment
 
 REGRET_MS = 1_800_000
 """A merge that is split again within this time was one to regret."""
-WIDE_REGRET_MS = 14_400_000
+WIDE_REGRET_MS = 28_800_000
 """The same of a merge to one segment; of narrower ones in proportion to their width."""
 FORGOTTEN_MS = 3_600_000
 """A segment counts as one merge less deep for each of these periods that it has stood (guard `explicitLineage`)."""
 MAX_REGRETS = 16
 """So often regretted in a row, a range is not merged any more by a policy that merges cold segments into hot ones."""
-MAX_SETTLE_MS = 14_400_000
-"""The longest rest after regrets."""
+FULL_REGRETS = 3
+"""So often regretted in a row, a range waits for the whole `regretWindowSeconds`."""
 
 
 class Past(NamedTuple):
@@ -55,7 +55,8 @@ def past_after_layout(
 
     `known_ids` are the ids of the layout before, `returned` the pauses of its segments as
     `decisions.autoscale.clocks.returned_after_sample_all` has them. A merge has outlived the pause after which load was
-    expected to come back; a split hands it on. A rebucket changes nothing.
+    expected to come back, but load may come back as often again: a merge hands the pause on, as a split does. A
+    rebucket changes nothing.
     """
     pasts = {}
     for segment in layout.active:
@@ -82,7 +83,9 @@ def past_after_layout(
                 for parent_id in segment.parent_ids
                 if parent_id in past or parent_id in layout.segments
             ]
-            pasts[number] = Past(created_at, action, regrets, 0, min(widths, default=segment.width))
+            pauses = [returned.get(parent, 0) for parent in segment.parent_ids]
+            back = max(0, *pauses, *(parent.returned_after for parent in parents))
+            pasts[number] = Past(created_at, action, regrets, back, min(widths, default=segment.width))
             continue
         parent = parents[0] if parents else None
         back = max(returned.get(segment.parent_ids[0], 0), parent.returned_after if parent else 0)
@@ -181,23 +184,24 @@ def _not_after(created_at: int, now: int) -> int:
 def settle_ms(past: Past, policy: Policy) -> int:
     """For how long after it was made a segment is not merged.
 
-    What a split has made: `settleSeconds`, doubled for each regret, up to four hours: what stays cold is merged.
-    What a merge has made: the policy's cooldown of merges, so that a topic shrinks in steps. Where merge thresholds are
-    so high that two cold segments can make a hot one, a range that is always regretted comes to rest.
+    What a split has made: `settleSeconds`. What a merge has made: the policy's cooldown of merges, so that a topic
+    shrinks in steps. Where merge thresholds are so high that two cold segments can make a hot one, a range that is
+    always regretted comes to rest.
     """
     if past.made == "merge":
         return policy.merge_cooldown_ms
     if past.regrets >= MAX_REGRETS and policy.merges_into_hot:
         return 2 * MAX_INSTANT_MS
-    return min(policy.settle_ms << past.regrets, max(policy.settle_ms, MAX_SETTLE_MS))
+    return policy.settle_ms
 
 
 def regret_window_ms(past: Past | None, width: int, policy: Policy) -> int:
     """Return how long a segment must be cold whose last merge was split again too soon.
 
-    `width` is in hashes. The wider, the longer: a merge of the whole key space saves one segment and moves every
-    client.
+    `width` is in hashes. The wider, the longer, by the square of its part of the whole: a merge of the whole key space
+    saves one segment and moves every client. The first two regrets ask for a part.
     """
     if past is None or not past.regrets or not policy.regret_window_ms:
         return 0
-    return min(policy.regret_window_ms, MAX_INSTANT_MS) * 2 * width // HASH_SPACE
+    window = min(policy.regret_window_ms, MAX_INSTANT_MS) * 2 * width // HASH_SPACE * 2 * width // HASH_SPACE
+    return window * min(past.regrets, FULL_REGRETS) // FULL_REGRETS

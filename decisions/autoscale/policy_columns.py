@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from decisions.autoscale.columns import NEVER, Bools, Floats, Ints
-from decisions.autoscale.past import MAX_REGRETS, MAX_SETTLE_MS
+from decisions.autoscale.past import FULL_REGRETS, MAX_REGRETS
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import crossing_thresholds
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -20,7 +20,7 @@ NOT_DUE = 2**61
 BY_SPLIT, BY_MERGE = 1, 2
 """Origin of a segment; 0: neither."""
 _LONGEST_SETTLE_MS = 2**40
-"""Still fits 64 bits however often it is doubled, or multiplied with a width in hashes."""
+"""Still fits 64 bits multiplied with a width in hashes."""
 
 
 class PolicyColumns:
@@ -70,14 +70,14 @@ class PolicyColumns:
     def rest_end(self, policy: Ints, origin: Ints, made_at: Ints, regrets: Ints) -> Ints:
         """Return until when each segment rests after it was made (`past.settle_ms`); `NEVER`: it does not."""
         settle = self._settle[policy]
-        wait_ms = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
-        wait_ms = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[policy], NOT_DUE, wait_ms)
+        wait_ms = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[policy], NOT_DUE, settle)
         wait_ms = np.where(origin == BY_MERGE, self.merge_cooldown[policy], wait_ms)
         return np.where((origin > 0) & (settle > 0), np.minimum(made_at + wait_ms, MAX_INSTANT_MS), NEVER)
 
     def regret_window(self, policy: Ints, regrets: Ints, width: Ints) -> Ints:
         """Return for how long each segment has to be cold after regrets (`past.regret_window_ms`)."""
-        return np.where(regrets > 0, self._regret_window[policy] * 2 * width // HASH_SPACE, 0)
+        window = self._regret_window[policy] * 2 * width // HASH_SPACE * 2 * width // HASH_SPACE
+        return window * np.minimum(regrets, FULL_REGRETS) // FULL_REGRETS
 
 
 def _numbers(values: Sequence[int]) -> Ints:

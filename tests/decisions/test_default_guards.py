@@ -148,10 +148,12 @@ def test_parts_disjoint_within_caps_and_consumers(rates, consumers, most, least)
         assert after >= max(least, consumers if consumers <= len(rates) else 0)
 
 
-def test_severe_load_skips_cooldown_mild_load_waits():
+def test_hot_segments_split_at_once_mild_ones_by_setting():
     layout = SegmentLayout.create(1, LONG_AGO).split_segment(0, NOW - 10_000)
     pasts = {1: Past(NOW - 10_000, "split"), 2: Past(NOW - 10_000, "split")}
-    burning = snapshot(layout, {1: msg_rate(12_500), 2: msg_rate(11_000)}, DEFAULT, pasts=pasts)
+    both = snapshot(layout, {1: msg_rate(12_500), 2: msg_rate(10_001)}, DEFAULT, pasts=pasts)
+    assert sorted(action.ids for action in done(decide(both))) == [[1], [2]]
+    burning = replace(both, policy=replace(DEFAULT, urgent_overload=1.25))
     assert [action.ids for action in done(decide(burning))] == [[1]]
     warm = replace(burning, loads={1: msg_rate(11_000), 2: msg_rate(11_000)})
     held = decide(warm)
@@ -162,9 +164,9 @@ def test_severe_load_skips_cooldown_mild_load_waits():
 # Merges that are not regretted
 
 
-def test_split_segments_rest_longer_per_reversal():
-    """The window is half an hour, doubled by each reversal."""
-    assert [settle_ms(Past(0, "split", regrets), DEFAULT) // MINUTE for regrets in range(4)] == [30, 60, 120, 240]
+def test_split_segments_rest_half_an_hour():
+    """The window is half an hour, however often it was reversed."""
+    assert [settle_ms(Past(0, "split", regrets), DEFAULT) // MINUTE for regrets in range(4)] == [30, 30, 30, 30]
     unwise = replace(DEFAULT, merge_msg_rate_in_threshold=DEFAULT.split_msg_rate_in_threshold * 0.6)
     assert settle_ms(Past(0, "split", MAX_REGRETS), unwise) > 1000 * 365 * 24 * HOUR
     assert settle_ms(Past(0, "merge", 3), DEFAULT) == DEFAULT.merge_cooldown_ms
@@ -189,23 +191,26 @@ def test_quick_resplit_counts_for_that_boundary():
     finer = soon.split_segment(3, HOUR + 11 * MINUTE)
     after = past_after_layout(halves, soon.segments, finer, HOUR + 11 * MINUTE)
     assert {number: past.regrets for number, past in after.items()} == {4: 1, 5: 0, 6: 0}
-    # Of a merge to one segment within four hours, of one of half the key space within two.
-    for pause, regrets in ((4 * HOUR, 1), (4 * HOUR + 1, 0)):
+    # Of a merge to one segment within eight hours, of one of half the key space within four.
+    for pause, regrets in ((8 * HOUR, 1), (8 * HOUR + 1, 0)):
         later = layout.split_segment(2, HOUR + pause)
         assert {past.regrets for past in past_after_layout(merged, layout.segments, later, HOUR + pause).values()} == {
             regrets
         }
     half = SegmentLayout.create(4, 0).merge_segments(0, 1, HOUR)
     pasts = past_after_layout({}, range(4), half, HOUR)
-    later = half.split_segment(4, 3 * HOUR + 1)
-    assert [past_after_layout(pasts, half.segments, later, 3 * HOUR + 1)[number].regrets for number in (5, 6)] == [0, 0]
+    later = half.split_segment(4, 5 * HOUR + 1)
+    assert [past_after_layout(pasts, half.segments, later, 5 * HOUR + 1)[number].regrets for number in (5, 6)] == [0, 0]
 
 
-@pytest.mark.parametrize(("count", "hours"), [(2, 4.0), (4, 2.0), (8, 1.0)])
-def test_reversed_neighbours_wait_longer_when_wide(count, hours):
+@pytest.mark.parametrize(
+    ("count", "regrets", "hours"), [(2, 3, 4.0), (2, 2, 8 / 3), (2, 9, 4.0), (4, 1, 1 / 3), (4, 3, 1.0), (8, 3, 0.25)]
+)
+def test_reversed_neighbours_wait_longer_when_wide(count, regrets, hours):
+    """Four hours for halves of the key space after three regrets: by the square of the width, by thirds of regrets."""
     since = NOW - 20 * HOUR
     loads = {number: load(COLD, modified_at=since, cold_since=since) for number in range(count)}
-    pasts = {number: Past(since - 5 * HOUR, "split", 1) for number in range(count)}
+    pasts = {number: Past(since - 5 * HOUR, "split", regrets) for number in range(count)}
     policy = replace(DEFAULT, max_load_age_ms=0)
     one = snapshot(count, loads, policy, pasts=pasts, now=since + round(hours * HOUR))
     assert isinstance(decide(one), Merge)
@@ -243,8 +248,8 @@ def test_returning_load_extends_the_wait_by_half():
 
 def test_half_full_segments_merge_below_split():
     """The result stays below the split threshold."""
-    half = {number: msg_rate(4_499, modified_at=NOW - HOUR, cold_since=NOW - HOUR) for number in (0, 1)}
+    half = {number: msg_rate(3_749, modified_at=NOW - HOUR, cold_since=NOW - HOUR) for number in (0, 1)}
     assert isinstance(decide(snapshot(2, half, DEFAULT)), Merge)
     assert decide(snapshot(2, half, PIP)).gate is Gate.MERGE_THRESHOLDS
-    more = half | {1: msg_rate(4_500, modified_at=NOW - HOUR)}
+    more = half | {1: msg_rate(3_750, modified_at=NOW - HOUR)}
     assert decide(snapshot(2, more, DEFAULT)).gate is Gate.MERGE_THRESHOLDS

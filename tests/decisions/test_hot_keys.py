@@ -12,7 +12,7 @@ NOW = 1_763_660_000_000
 
 
 @given(
-    st.lists(st.integers(0, 30), max_size=7),
+    st.lists(st.integers(0, 30), max_size=14),
     st.lists(st.none() | st.sampled_from([0.0, 1.0, 3.0, 100.0, 1e300]), min_size=8, max_size=8),
     st.integers(0, 7),
     st.integers(1, 6),
@@ -29,7 +29,9 @@ def test_found_key_keeps_most_of_its_range(splits_at, rates, place, splits, over
     start = segment.start // width * width
     inside = [at for at, one in enumerate(active) if one.start < start + width and one.end >= start]
     found = find_key(place, active, rates, overload, splits, NOW)
-    if width > HASHES or any(rates[at] is None for at in inside):
+    # Splits of a wide range that is a tenth too hot may still bring relief.
+    is_slight = overload == 1.1 and segment.width > 16
+    if width > HASHES or is_slight or any(rates[at] is None for at in inside):
         assert found is None
         return
     total = sum(rates[at] * min(1.0, width / active[at].width) for at in inside)

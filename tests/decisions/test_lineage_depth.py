@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decisions.autoscale.decide import Hold, Merge, decide, next_due
 from decisions.autoscale.gates import Gate
-from decisions.autoscale.past import MAX_REGRETS, Past, depths_after_layout, past_after_layout, settle_ms
+from decisions.autoscale.past import Past, depths_after_layout, past_after_layout
 from decisions.topic.layout import SegmentLayout
 from tests.decisions.model import World, small_policy
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, SECOND, load, snapshot
@@ -120,12 +120,6 @@ def test_pip_text_and_zero_cap_wait_for_nothing():
     for policy in (none, replace(PIP, max_dag_depth=1)):
         held = decide(snapshot(layout, loads, policy))
         assert (held.gate, next_due(held)) == (Gate.MAX_DAG_DEPTH, None)
-
-
-def test_regrets_double_a_rest_up_to_four_hours():
-    rests = [settle_ms(Past(0, "split", regrets), DEFAULT) for regrets in range(MAX_REGRETS + 1)]
-    assert rests[:4] == [HOUR // 2, HOUR, 2 * HOUR, 4 * HOUR]
-    assert set(rests[3:]) == {4 * HOUR}
 
 
 BUSY, IDLE, DAYS, STEP = 450.0, 0.0, 30, 5 * MINUTE

@@ -121,10 +121,10 @@ def test_capacity_is_that_after_the_cheapest_merge():
 
 
 def test_default_merges_below_consumers_if_shared():
-    few = decide(topic(4, budget=16, rate=449.0, consumers=stream(4), policy=DEFAULT))
+    few = decide(topic(4, budget=16, rate=374.0, consumers=stream(4), policy=DEFAULT))
     assert isinstance(few, Merge)
-    # Together nine tenths of the floor: the next evaluation would split for its consumers.
-    assert decide(topic(4, budget=16, rate=450.0, consumers=stream(4), policy=DEFAULT)).gate is Gate.MERGE_CONSUMERS
+    # Together three quarters of the floor: the next evaluation would split for its consumers.
+    assert decide(topic(4, budget=16, rate=375.0, consumers=stream(4), policy=DEFAULT)).gate is Gate.MERGE_CONSUMERS
     # Three checkpoint consumers need a segment each.
     consumers = {"group": ("CHECKPOINT", 3), **stream(4)}
     merges = decide(topic(4, budget=16, consumers=consumers, policy=DEFAULT))

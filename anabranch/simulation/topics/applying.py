@@ -200,7 +200,10 @@ def _union(old: Sequence[int], other: Sequence[int], max_buckets: int, now: int)
     buckets = sum(max(1, count) for count in counts) if any(counts) else 0
     regrets = max(old[IntColumn.REGRETS], other[IntColumn.REGRETS])
     span = old[IntColumn.START], other[IntColumn.END]
-    return span, (BY_MERGE, now, regrets, 0, finest), min(buckets, max_buckets)
+    back = max(
+        0, *(segment[column] for segment in (old, other) for column in (IntColumn.RETURNED, IntColumn.HANDED_ON))
+    )
+    return span, (BY_MERGE, now, regrets, back, finest), min(buckets, max_buckets)
 
 
 def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, int]:
