@@ -109,6 +109,14 @@ def test_hot_key_retried_after_doubling_pause():
     assert isinstance(decide(grown), Split)
 
 
+def test_known_hot_key_holds_no_split_of_others():
+    one, hot = with_key(6)
+    other = one.layout.active[-1].segment_id
+    known = replace(one, hot_keys=hot_keys_after(one), loads={**one.loads, other: msg_rate(20_000)})
+    assert [action.ids for action in done(decide(known)) if isinstance(action, Split)] == [[other]]
+    assert other != hot
+
+
 def test_a_load_that_is_not_known_makes_no_hot_key():
     one, _ = with_key(6)
     known = dict(one.loads)
