@@ -53,14 +53,11 @@ def _make_archive(settings: Settings, jars: Path, stamp: Path, made_from: str, s
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
         part = Path(work) / archive.name
-        interrupted = _run(
-            [sys.executable, "-m", "anabranch.local.archive", name, str(settings.home), str(jars), str(part)]
-        )
+        if _run([sys.executable, "-m", "anabranch.local.archive", name, str(settings.home), str(jars), str(part)]):
+            # The file may be cut off. The next start tries again.
+            return
         if part.is_file():
             part.rename(archive)
-        elif interrupted:
-            # The next start tries again.
-            return
         else:
             say("no archive was made: starts stay as they are")
     stamp.write_text(made_from)

@@ -66,12 +66,14 @@ def test_archive_attempted_once_and_foreign_removed(settings, monkeypatch):
 
 def test_after_time_limit_the_next_start_tries_again(settings, monkeypatch):
     def is_slow(command, **_):
+        writes_archive(command)
         raise subprocess.TimeoutExpired(command, 300)
 
     monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
     monkeypatch.setattr(archive.subprocess, "run", is_slow)
     ensure_archive(settings, "spark", lambda _: None)
     assert not spark_archive(settings).with_suffix(".from").exists()
+    assert not spark_archive(settings).exists(), "what is cut off is no archive"
 
 
 def test_after_ctrl_c_the_next_start_tries_again(settings, monkeypatch):
