@@ -151,8 +151,8 @@ def remove_row(lake: TamperedLake, table: str) -> None:
 
 
 def remove_batch(lake: TamperedLake, table: str) -> None:
-    """Of a batch in which nothing was news, only its row tells."""
-    lake.remove(table, lake.middle(table, lambda row: row["events"] > 0))
+    """Of a batch in which nothing was news, only its row tells. The row also counts the batch's decisions."""
+    lake.remove(table, lake.middle(table, lambda row: row["events"] > 0 and not row["decisions"]))
 
 
 def remove_batch_and_its_rows(lake: TamperedLake, table: str) -> None:
