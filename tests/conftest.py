@@ -17,7 +17,7 @@ from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import Jars, ensure_jar_folder, ensure_jars, ensure_pulsar
 from schemas.settings.root import load_settings
 from tests.examples import FEW
-from tests.order import Recorder, longest_first, recorded
+from tests.order import Recorder, file_of, longest_first, recorded
 
 hypothesis_settings.register_profile("anabranch", deadline=None, max_examples=FEW)
 hypothesis_settings.register_profile("soak", deadline=None, max_examples=FEW * 5)
@@ -45,6 +45,10 @@ NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar", "soak
 """Marks of tests that start a JVM, a server or a process, or are long."""
 
 
+SLOW_SECONDS = 5
+"""A file with a test on record that took so long is left to `make test` as a whole."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
@@ -55,11 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     groups in its own.
     """
     seconds = recorded()
+    # What the tests of a file share is set up by whichever runs first.
+    slow_files = {file_of(name) for name, taken in seconds.items() if taken >= SLOW_SECONDS}
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if not marks & NO_UNIT and not SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.unit)
-        if item.nodeid in seconds:
+        if item.nodeid in seconds or file_of(item.nodeid) in slow_files:
             item.add_marker(pytest.mark.long)
         if not config.pluginmanager.hasplugin("xdist"):
             continue
