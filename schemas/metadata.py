@@ -166,14 +166,12 @@ class AutoScalePolicyOverride(MetadataRecord):
     So two merged segments stay below the fraction. 0 = below the merge thresholds only.
     """
     settle_seconds: int | None = None
-    """Guard: segments from a split are not merged for this long, seconds; 0 = no such pause.
-
-    Doubled each time a merge of them was reversed.
-    """
+    """Guard: segments from a split are not merged for this long, seconds; 0 = no such pause."""
     regret_window_seconds: int | None = None
     """Guard: time for which neighbours whose merge was reversed must be cold to merge again, seconds.
 
-    For a merge into the whole key space, and in proportion for a part of it. 0 = only `mergeWindowSeconds` applies.
+    For a merge into the whole key space after three reversals; after one or two, a third or two thirds of it. For a
+    part of the space, the square of that part. 0 = only `mergeWindowSeconds` applies.
     """
     returns_within_seconds: int | None = None
     """Guard: a load that returned after a shorter pause than this is expected to return again, seconds.
