@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -25,7 +28,7 @@ from anabranch.local.setup import (
 )
 from anabranch.local.supervisor import lock_folder
 from runtime.java_home import SetupError, find_java, java_version
-from schemas.settings.root import load_settings
+from schemas.settings.root import SECRET_VARIABLES, load_settings
 from tests.local.settings import home_with
 
 HOME = Path(__file__).resolve().parents[2]
@@ -151,6 +154,30 @@ def test_old_java_refused_with_its_version(tmp_path, monkeypatch):
 )
 def test_javas_version_is_read_in_old_and_new_forms(tmp_path, said, version):
     assert java_version(str(script(tmp_path, f"echo '{said}' >&2"))) == version
+
+
+@pytest.mark.process
+def test_java_is_checked_before_any_package_is_installed(tmp_path):
+    """As `make` does on a new machine: -S leaves out all packages of this Python."""
+    script(tmp_path / "bin", """echo 'version "11"' >&2""")
+    environment = {"PATH": os.environ["PATH"], "JAVA_HOME": str(tmp_path)}
+    command = [sys.executable, "-S", "-m", "runtime.java_home"]
+    done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr == f"{tmp_path}/bin/java is Java 11, at least 17 is needed: install a newer one, or set JAVA_HOME\n"
+    )
+
+
+@pytest.mark.process
+def test_javas_child_gets_no_secret(tmp_path, monkeypatch):
+    for name in SECRET_VARIABLES:
+        monkeypatch.setenv(name, "secret")
+    java = script(tmp_path, f"""env > {tmp_path}/environment; echo 'version "17"' >&2""")
+    assert java_version(str(java)) == 17
+    assert not SECRET_VARIABLES & {
+        line.partition("=")[0] for line in (tmp_path / "environment").read_text().splitlines()
+    }
 
 
 @pytest.mark.process
