@@ -31,7 +31,7 @@ MADE = frozenset(
     }
 )
 """Names that a local run makes in `[local] folder`; whatever else is there belongs to somebody else."""
-_BESIDE = ("", ".lock", ".rebuilding")
+_BESIDE = ("", ".lock", ".holder", ".rebuilding")
 """Endings of what the job makes at the place of its checkpoint."""
 
 

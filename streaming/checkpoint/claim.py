@@ -102,16 +102,18 @@ def lock_checkpoint(checkpoint: str, holder: str) -> Iterator[str | None]:
         return
     path = Path(checkpoint).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.with_name(path.name + ".lock")
-    lock = FileLock(file, timeout=0)
+    lock = FileLock(path.with_name(path.name + ".lock"), timeout=0)
+    # A file of its own: some versions of filelock empty the lock file when they take it.
+    name = path.with_name(path.name + ".holder")
+    name.touch()
     try:
         lock.acquire()
     except Timeout as error:
-        owner = file.read_text().strip() or "unknown"
+        owner = name.read_text().strip() or "unknown"
         raise CheckpointInUse(f"the checkpoint {path} is in use by {owner}; stop that job first") from error
     try:
-        before = file.read_text().strip()
-        file.write_text(holder)
+        before = name.read_text().strip()
+        name.write_text(holder)
         yield before or None
     finally:
         lock.release()

@@ -185,8 +185,8 @@ def test_checkpoint_refused_while_held_or_expired(start, start_process, job_sett
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     feed.send(*load_round(0))
     first = start()
-    lock = tmp_path / "checkpoint.lock"
-    wait_until(lambda: lock.exists() and str(os.getpid()) in lock.read_text(), 30)
+    name = tmp_path / "checkpoint.holder"
+    wait_until(lambda: name.exists() and str(os.getpid()) in name.read_text(), 30)
     second = start_process()
     assert second.process.wait(60) == 1
     assert f"in use by process {os.getpid()}" in second.log.read_text()
