@@ -13,8 +13,8 @@ NOW = 1_763_660_000_000
 
 @given(
     st.lists(st.integers(0, 30), max_size=14),
-    st.lists(st.none() | st.sampled_from([0.0, 1.0, 3.0, 100.0, 1e300]), min_size=8, max_size=8),
-    st.integers(0, 7),
+    st.lists(st.none() | st.sampled_from([0.0, 1.0, 3.0, 100.0, 1e300]), min_size=15, max_size=15),
+    st.integers(0, 14),
     st.integers(1, 6),
     st.sampled_from([1.1, 5.0, 1e6]),
 )
