@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -195,6 +195,17 @@ def fed_all_along(feed: Feed, every_s: float = 0.5) -> Iterator[None]:
     finally:
         stop.set()
         feeder.join()
+
+
+def stop_when_all_is_read(job: Job | SessionJob, start: Callable[[], Job | SessionJob], settings: Settings, feed: Feed):
+    """Stops the job once it has read everything. A tick that it wrote just before its end is read by one more."""
+    for _ in range(3):
+        wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
+        assert job.stop() in (0, None)
+        if read(settings) == feed.end_offsets():
+            return
+        job = start()
+    raise AssertionError("each of three jobs left something unread")
 
 
 def check_nothing_lost_and_nothing_twice(settings: Settings, feed: Feed, read_twice: int = 0) -> None:

@@ -32,6 +32,7 @@ from tests.streaming.jobs import (
     now_ms,
     read,
     rows,
+    stop_when_all_is_read,
 )
 from tests.waiting import wait_until
 
@@ -87,8 +88,7 @@ def test_concurrent_compaction_loses_no_commit(spark, start_process, job_setting
     finally:
         executor.stop.set()
         executor.join()
-    wait_until(lambda: read(settings) == feed.end_offsets(), 120, 0.2)
-    assert job.stop() == 0
+    stop_when_all_is_read(job, start_process, settings, feed)
     assert executor.fault is None
     check_nothing_lost_and_nothing_twice(settings, feed)
     assert sorted((row["decision_id"], row["status"]) for row in rows(settings, OUTCOMES)) == sorted(executor.written)

@@ -24,7 +24,7 @@ from streaming.operator.processor import BucketProcessor
 from streaming.sink.sink import LakeSink
 from tests.streaming.answering import restless_cluster
 from tests.streaming.crashes import SINK_POINTS, crashing_processor, crashing_sink
-from tests.streaming.jobs import HOME, Feed, SessionJob, check_nothing_lost_and_nothing_twice, read, rows
+from tests.streaming.jobs import HOME, Feed, check_nothing_lost_and_nothing_twice, rows, stop_when_all_is_read
 from tests.streaming.recomputation import in_order, recomputed
 from tests.waiting import wait_until
 
@@ -69,7 +69,7 @@ def test_crashes_under_load_leave_the_exact_lake(
                 crashes_after_progress(start, checkpoint, said)
         job = start()
         goes_on_deciding(settings)
-    reads_all_and_stops(job, settings, feed)
+    stop_when_all_is_read(job, start, settings, feed)
     is_what_an_undisturbed_computation_gives(settings, feed)
 
 
@@ -98,7 +98,7 @@ def test_late_connections_restart_the_query(start, job_settings, own_broker, tmp
         job = start(sinks)
         wait_until(lambda: not points, 240, 0.2)
         goes_on_deciding(settings)
-    reads_all_and_stops(job, settings, feed)
+    stop_when_all_is_read(job, start, settings, feed)
     is_what_an_undisturbed_computation_gives(settings, feed)
 
 
@@ -123,7 +123,7 @@ def test_killed_processes_leave_startable_state(kills, start_process, start, job
             assert victim != "all" or any(folder.glob("librocksdb*") for folder in folders)
         job = start()
         goes_on_deciding(settings)
-    reads_all_and_stops(job, settings, feed)
+    stop_when_all_is_read(job, start, settings, feed)
     assert not list(scratch.glob("job-*"))
     is_what_an_undisturbed_computation_gives(settings, feed)
 
@@ -132,11 +132,6 @@ def goes_on_deciding(settings: Settings) -> None:
     """More decisions come."""
     decided = len(rows(settings, DECISIONS))
     wait_until(lambda: len(rows(settings, DECISIONS)) > decided + 2, 120, 0.2)
-
-
-def reads_all_and_stops(job: SessionJob, settings: Settings, feed: Feed) -> None:
-    wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
-    job.stop()
 
 
 def is_what_an_undisturbed_computation_gives(settings: Settings, feed: Feed) -> None:

@@ -9,7 +9,15 @@ from schemas.settings.root import load_settings
 from schemas.tables.rows import DECISIONS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import layout, policy, stats, tick
 from tests.streaming.crashes import crashing_sink
-from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
+from tests.streaming.jobs import (
+    TOPICS,
+    Feed,
+    check_nothing_lost_and_nothing_twice,
+    now_ms,
+    read,
+    rows,
+    stop_when_all_is_read,
+)
 from tests.streaming.test_state_spark import known
 from tests.waiting import wait_until
 
@@ -42,8 +50,7 @@ def test_decision_of_first_attempt_stays_open(spark, start, job_settings, own_br
 
     threshold(0.5)
     job = start()
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.1)
-    job.stop()
+    stop_when_all_is_read(job, start, settings, feed)
     assert rows(settings, DECISIONS) == [decision]
     assert known(spark, settings)[TOPICS[0]]["openDecision"]["decision_id"] == decision["decision_id"]
     assert len(rows(settings, SEGMENT_LOAD)) == 2 * len(TOPICS) + 1
