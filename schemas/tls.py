@@ -51,7 +51,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 class _Following(ssl.SSLContext):
     """Context that delegates to one of the current files; a subclass for asyncio and httpcore."""
 
-    _current: ssl.SSLContext
+    _current: ssl.SSLContext | None
 
     def __new__(cls, protocol: int, files: TlsFiles) -> "_Following":
         return super().__new__(cls, protocol)
@@ -59,7 +59,8 @@ class _Following(ssl.SSLContext):
     def __init__(self, protocol: int, files: TlsFiles) -> None:
         self._files, self._lock = files, threading.Lock()
         self._stamps = _stamps(files)
-        self._current = _context(protocol, files)
+        # Bad files are told at once. The system's CAs take 25 ms, and many programs never make such a connection.
+        self._current = _context(protocol, files) if files.all else None
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
         return self._fresh().wrap_bio(*arguments, **options)
@@ -69,6 +70,8 @@ class _Following(ssl.SSLContext):
 
     def _fresh(self) -> ssl.SSLContext:
         with self._lock:
+            if self._current is None:
+                self._current = _context(self.protocol, self._files)
             stamps = _stamps(self._files)
             if stamps != self._stamps:
                 self._stamps = stamps

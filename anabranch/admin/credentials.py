@@ -19,6 +19,7 @@ import httpx
 
 from anabranch.admin.connections import Connections, deadline_in
 from schemas.settings.root import Settings
+from schemas.tls import TlsFiles, client_context
 
 ANSWER_SECONDS = 10.0
 """Longest wait for the provider, both requests together."""
@@ -78,7 +79,7 @@ class ClientCredentials:
     def __init__(self, provider: Provider, tls: Any = None, now: Callable[[], float] = time.monotonic) -> None:
         """`tls`: verifies the provider's certificate; `now` in seconds."""
         self._provider, self._now = provider, now
-        self._client = httpx.Client(transport=Connections(tls or httpx.create_ssl_context()))
+        self._client = httpx.Client(transport=Connections(tls or client_context(TlsFiles())))
         self._lock = threading.Lock()
         self._held: tuple[str, float] | None = None
         """A token, and until when it is used."""

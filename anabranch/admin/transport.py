@@ -20,6 +20,7 @@ from anabranch.admin.credentials import Credentials, FixedToken, NoToken, creden
 from anabranch.admin.redirects import MAX_REDIRECTS, REDIRECTS, TokenAddresses, next_hop
 from schemas.addresses import read_authority
 from schemas.settings.root import Settings
+from schemas.tls import TlsFiles, client_context
 
 MAX_BODY_BYTES = 128 * 1_048_576
 """Reading stops above this size: the largest accepted layout has 131,072 segments."""
@@ -115,7 +116,7 @@ class Transport:
         self._asking = threading.Lock()
         self._ask_at = float("-inf")
         """Time at which the list of servers may be read again."""
-        self._connections = Connections(tls or ssl.create_default_context())
+        self._connections = Connections(tls or client_context(TlsFiles()))
 
     def exchange(
         self,
