@@ -15,6 +15,7 @@ from tests.client.proof_check import KINDS, Checker, Coverage, Verdict
 from tests.client.proof_record import POSITION, PRODUCED, ROW, RUN, Record, Recorder, rows_of, runs_of
 
 
+@pytest.mark.soak
 @pytest.mark.process
 @pytest.mark.broker
 def test_nothing_lost_whoever_is_killed(jars: Jars, tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segm
         raise AssertionError(f"{wanted}\n{log.read_text()[-2000:]}\n{load.threads()}") from error
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("in_flight", [1, pytest.param(500, marks=pytest.mark.soak)])
 def test_no_message_is_lost_under_splits_and_merges(

@@ -69,6 +69,7 @@ def check_run(walk: Reader, line: str, folder: Path) -> None:
             process.kill()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("line", [RUNS[0], *(pytest.param(line, marks=pytest.mark.soak) for line in RUNS[1:])])
 def test_readme_run_starts_and_ends_as_written(line: str, tmp_path: Path, jars, request):
     if "--pulsar" in line:

@@ -136,6 +136,7 @@ def test_servers_are_given_no_secret():
     assert {"ANABRANCH_CONTROLLER_TOKEN", "ANABRANCH_KAFKA_PASSWORD"} < SECRET_VARIABLES
 
 
+@pytest.mark.soak
 @pytest.mark.broker
 def test_run_stays_on_own_cluster(tmp_path, jars):
     shell = {
