@@ -181,14 +181,22 @@ def test_policy_show_merges_pulsar_overrides():
     assert "does not resolve policies" in done.stderr
 
 
-def test_profiles_guide_runs_as_written(topics, controller, namespace, tmp_path):
-    (block,) = (one for one in blocks("docs/profiles.md") if one.run_by == "tests/cli/test_topic_policy.py")
+(PROFILES_GUIDE,) = (one for one in blocks("docs/profiles.md") if one.run_by == "tests/cli/test_topic_policy.py")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # All shapes take 11 s of CPU; tests/simulation has each of them.
+        pytest.param(one, marks=[pytest.mark.soak] * ("simulate" in one))
+        for one in PROFILES_GUIDE.commands
+    ],
+)
+def test_profiles_guide_runs_as_written(topics, controller, namespace, tmp_path, command):
     topics("create", f"{namespace}/orders")
     written = {"TOPIC": f"{namespace}/orders", "FILE": str(tmp_path / "mine.toml"), "--seeds 20": "--seeds 1"}
     (tmp_path / "mine.toml").write_text("maxSegments = 9\n")
-    for command in block.commands:
-        line = command
-        for example, value in written.items():
-            line = line.replace(example, value)
-        done = run_any(controller.url, *shlex.split(line, comments=True)[1:])
-        assert (done.exit_code, bool(done.output)) == (0, True), done.output
+    for example, value in written.items():
+        command = command.replace(example, value)
+    done = run_any(controller.url, *shlex.split(command, comments=True)[1:])
+    assert (done.exit_code, bool(done.output)) == (0, True), done.output

@@ -94,6 +94,7 @@ def exchange_as(pulsar, role):
     return lambda method, path, body=None: way.exchange(method, f"/admin/v2{path}", body=body).status
 
 
+@pytest.mark.soak
 @pytest.mark.pulsar
 def test_layouts_survive_kill_new_ports_and_tokens(secured):
     believed = client_context(TlsFiles(ca=secured.tls.certificate))
@@ -104,6 +105,7 @@ def test_layouts_survive_kill_new_ports_and_tokens(secured):
 RIGHTS = Path(__file__).resolve().parents[2] / "docs" / "pulsar.md"
 
 
+@pytest.mark.soak
 @pytest.mark.pulsar
 def test_documented_rights_are_minimal(secured):
     part = RIGHTS.read_text().split("\n### Rights\n")[1].split("\n#")[0]
@@ -166,6 +168,7 @@ def collected(file, token=None):
     return one.returncode, json.loads(out), err
 
 
+@pytest.mark.soak
 @pytest.mark.pulsar
 @pytest.mark.broker
 def test_secured_cluster_collected_by_either_login(secured, provider, tmp_path, broker):
@@ -179,6 +182,7 @@ def test_secured_cluster_collected_by_either_login(secured, provider, tmp_path, 
     assert len(provider.asked) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.pulsar
 @pytest.mark.broker
 def test_unauthorized_collector_names_refused_call(secured, provider, tmp_path, broker):
@@ -197,6 +201,7 @@ def test_unauthorized_collector_names_refused_call(secured, provider, tmp_path, 
     assert len(provider.asked) == 2
 
 
+@pytest.mark.soak
 @pytest.mark.pulsar
 @pytest.mark.broker
 def test_executor_waits_until_its_role_may_act(secured, provider, tmp_path, broker):

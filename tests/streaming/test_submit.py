@@ -89,6 +89,7 @@ def test_local_submit_decides_and_stops_cleanly(tmp_path, jars, own_broker, job_
     assert "put its newest copy in its place" in last_line
 
 
+@pytest.mark.soak
 def test_cluster_submit_decides_and_stops_on_sigterm(jars, own_broker, job_settings, run, cluster):
     """SIGTERM ends it between batches."""
     job = run(submitted(cluster.url, job_settings, jars.spark))

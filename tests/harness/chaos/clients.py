@@ -35,7 +35,7 @@ LIFE = "life"
 """The property of a topic that counts how often it was deleted and created again."""
 MAX_SEGMENTS = 12
 TIMEOUT_S = 4.0
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 CALLERS = 8
 """Calls for one topic at the same time, at most; a frozen node holds each for as long as `TIMEOUT_S`."""
 LATE_S = 30.0
