@@ -66,7 +66,7 @@ def rendered(helm: str, values: str, *options: str) -> subprocess.CompletedProce
 
 def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [one for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
 
 
 def pods(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -17,6 +18,7 @@ POD = "spec.template.spec"
 ABSENT = "absent"
 
 
+@cache
 def by_name(program: str, *values: str) -> dict[str, dict[str, Any]]:
     """Return what the chart makes with these values, by `Kind/name`."""
     options = [word for value in values for word in ("--set", value)]
