@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fastapi.dependencies.models
 import pytest
 from hypothesis import settings as hypothesis_settings
 
@@ -88,6 +89,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     is_kept = "@" in item.nodeid.rpartition("]")[2] or not item.config.getoption("loadgroup", default=False)
     if item.get_closest_marker("xdist_group") and not is_kept:
         pytest.fail("pytest-xdist does not keep the tests of this group in one process", pytrace=False)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Lets go of the apps of the test: FastAPI keeps the functions of each app that it has seen.
+
+    With them it would keep servers that have ended, and their Kafka clients, whose threads never rest.
+    """
+    for cached in vars(fastapi.dependencies.models).values():
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
 
 
 def starts_spark(item: pytest.Item) -> bool:
