@@ -25,7 +25,6 @@ from anabranch.history.picture import BrakesView
 from anabranch.query.sql import LakeSql
 from lake.tables import open_table
 from schemas.settings.brakes import DAYS, BrakeSettings
-from schemas.settings.root import load_settings
 from schemas.tables.rows import WAITS
 from tests.executor.conftest import Clock, House
 from tests.executor.conftest import settings as executor_settings
@@ -36,8 +35,7 @@ from tests.waiting import wait_until
 
 
 def brakes(**changed: object) -> BrakeSettings:
-    shipped = load_settings(environment={}).executor.brakes
-    return BrakeSettings.model_validate({**shipped.model_dump(), **changed})
+    return BrakeSettings.model_validate({**executor_settings().brakes.model_dump(), **changed})
 
 
 def say(house: House, *arguments: str, reason: str | None = "because", by: str = "ann") -> Result:
