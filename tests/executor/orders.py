@@ -60,4 +60,5 @@ def row(decided: SegmentDecision, **changed: Any) -> DecisionRow:
 
 def commit(lake: str, rows: Sequence[DecisionRow]) -> None:
     """One commit with all rows, as a batch of the job makes."""
-    write_deltalake(open_table(lake, DECISIONS) or create_table(lake, DECISIONS), to_arrow(DECISIONS, rows), mode="append")
+    table = open_table(lake, DECISIONS) or create_table(lake, DECISIONS)
+    write_deltalake(table, to_arrow(DECISIONS, rows), mode="append")
