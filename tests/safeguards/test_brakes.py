@@ -264,9 +264,10 @@ def test_namespace_rate_spares_other_namespaces(house: House):
 
 def test_failures_of_all_shards_count(house: House):
     house.gate.always("POST", answers(412, '{"reason":"not now"}'))
-    topics = [house.create(f"topic-{number}") for number in range(16)]
+    names = [f"topic-{number}" for number in range(16)]
     for number in (0, 1):
-        one = house.decide(next(topic for topic in topics if shard_of(topic, 2) == number), 0)
+        chosen = next(name for name in names if shard_of(f"topic://{house.namespace}/{name}", 2) == number)
+        one = house.decide(house.create(chosen), 0)
         shard = Shard(number, number + 1, lambda subject, mine=number: shard_of(subject, 2) == mine)
         with house.running(shard=shard, brakes=part_of(brakes(failures=2), number, 2)):
             house.commit(one)
