@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from anabranch.executor.autoscale.decision import SegmentDecision
 from decisions.topic.layout import SegmentLayout
-from lake.tables import create_table
+from lake.tables import create_table, open_table
 from schemas.ids import canonical_json, decision_id
 from schemas.snapshot import ENGINE_VERSION, Snapshot
 from schemas.tables.arrow import to_arrow
@@ -60,4 +60,5 @@ def row(decided: SegmentDecision, **changed: Any) -> DecisionRow:
 
 def commit(lake: str, rows: Sequence[DecisionRow]) -> None:
     """One commit with all rows, as a batch of the job makes."""
-    write_deltalake(create_table(lake, DECISIONS), to_arrow(DECISIONS, rows), mode="append")
+    table = open_table(lake, DECISIONS) or create_table(lake, DECISIONS)
+    write_deltalake(table, to_arrow(DECISIONS, rows), mode="append")

@@ -81,7 +81,7 @@ def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, see
         with started(house, tmp_path, point, SHORT_LEASE) as process:
             while process.poll() is None and len(recorded) < len(decided):
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(0.3)
+                    process.wait(0.6)
                 read = deliver(tmp_path / "events", read, chance, job, recorded)
         kills += process.returncode == -signal.SIGKILL
     assert kills >= 3

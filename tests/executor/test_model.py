@@ -26,16 +26,18 @@ def without_collector() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("rules", "states"),
     [
+        (Rules(faults=1, evaluations=2), 6_000),
+        (Rules(faults=1, siblings=2, bundles=True), 23_000),
         *(
-            (replace(rules, conditional=conditional), states)
-            for conditional in (False, True)
+            pytest.param(rules, states, marks=pytest.mark.soak)
             for rules, states in (
                 (Rules(faults=2), 35_000),
-                (Rules(faults=1, evaluations=2), 6_000),
                 (Rules(faults=1, siblings=2), 23_000),
+                (Rules(faults=2, conditional=True), 35_000),
+                (Rules(faults=1, evaluations=2, conditional=True), 6_000),
+                (Rules(faults=1, siblings=2, conditional=True), 23_000),
             )
         ),
-        (Rules(faults=1, siblings=2, bundles=True), 23_000),
     ],
 )
 def test_rules_hold_and_decisions_end_in_any_order(rules: Rules, states: int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,6 @@ import pytest
 
 from anabranch.local.pulsar.load import KeyedDemand, KeyedLoad, keyed_load
 from anabranch.local.pulsar.standalone import StandalonePulsar
-from lake.tables import create_lake
 from tests.executor.conftest import House
 from tests.executor.gate import LOST_AFTER, open_gate
 from tests.harness.pulsar.client_log import dropped_receipts
@@ -26,6 +26,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.pulsar
 
 PATIENCE_S = 120
+POLL_SECONDS = 0.5
+"""The client tells its counts four times a second, and the log of the broker is long."""
 AFTER_A_RESTART_S = 90
 """The client of 5.0.0-M1 tries again after a minute, and the broker looks for what is drained after 2, 4, 8, … s."""
 RESTARTS = 3
@@ -40,10 +42,9 @@ MIDDLE_S = 0.03
 
 
 @pytest.fixture
-def pulsar_house(pulsar: StandalonePulsar, tmp_path: Path) -> Iterator[House]:
+def pulsar_house(pulsar: StandalonePulsar, empty_lake: Path, tmp_path: Path) -> Iterator[House]:
     """A fresh lake, and a gate before the session's Pulsar; topics of a test have names of their own."""
-    lake = str(tmp_path / "lake")
-    create_lake(lake)
+    lake = str(shutil.copytree(empty_lake, tmp_path / "lake"))
     with httpx.Client(base_url=pulsar.admin_url, timeout=30) as client, open_gate(pulsar.admin_url) as gate:
         yield House(lake, SimpleNamespace(url=pulsar.admin_url, client=client), gate, "public/default")  # type: ignore[arg-type]
 
@@ -66,14 +67,14 @@ def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segm
 
     try:
         with suppress(AssertionError):
-            wait_until(lambda: has_come() or stays_fenced(), PATIENCE_S)
+            wait_until(lambda: has_come() or stays_fenced(), PATIENCE_S, POLL_SECONDS)
         if has_come():
             return 0
         for restart in range(1, RESTARTS + 1):
             pulsar.kill()
             pulsar.start()
             with suppress(AssertionError):
-                wait_until(has_come, AFTER_A_RESTART_S)
+                wait_until(has_come, AFTER_A_RESTART_S, POLL_SECONDS)
                 return restart
         raise AssertionError(f"not after {RESTARTS} restarts of the broker either")
     except AssertionError as error:
@@ -91,7 +92,7 @@ def test_no_message_is_lost_under_splits_and_merges(
     topic = house.create(f"loaded-{in_flight}")
     with (
         keyed_load(pulsar_jars, pulsar.service_url, topic, log, KeyedDemand(1000, 50, in_flight)) as load,
-        house.running(),
+        house.running(poll_ms=100),
     ):
         restarts = flows(load, log, pulsar, topic, 1)
         for segments, seen in (((0,), 3), ((1,), 5), ((3, 4), 6)):
@@ -144,7 +145,7 @@ def test_broker_kill_during_split_splits_once(pulsar_house: House, pulsar: Stand
     topic = house.create("killed", 2)
     split, merge = house.decide(topic, 0), house.decide(topic, 0, 1)
     house.gate.before_next("POST", threading.Timer(MIDDLE_S, pulsar.kill).start)
-    with house.running(retry_seconds=(0.5, 1.0)):
+    with house.running(retry_seconds=(0.5, 1.0), poll_ms=100):
         house.commit(split)
         wait_until(lambda: pulsar.process is not None and pulsar.process.poll() is not None, PATIENCE_S)
         pulsar.start()
@@ -164,7 +165,7 @@ def test_broker_kill_during_merge_merges_once(
     merge, later, foreign = house.decide(joined, 0, 1), house.decide(waiting, 1), house.decide(joined, 0)
     house.gate.before_next("POST", threading.Timer(MIDDLE_S, pulsar.kill).start)
     load = partial(keyed_load, pulsar_jars, pulsar.service_url, joined, log, KeyedDemand(300, 50, 1))
-    with house.running(retry_seconds=(0.5, 1.0)):
+    with house.running(retry_seconds=(0.5, 1.0), poll_ms=100):
         with load() as before:
             flows(before, log, pulsar, joined, 2, 100)
             house.commit(merge)

@@ -25,8 +25,8 @@ from anabranch.history.picture import BrakesView
 from anabranch.query.sql import LakeSql
 from lake.tables import open_table
 from schemas.settings.brakes import DAYS, BrakeSettings
-from schemas.settings.root import load_settings
 from schemas.tables.rows import WAITS
+from tests.examples import only_first
 from tests.executor.conftest import Clock, House
 from tests.executor.conftest import settings as executor_settings
 from tests.executor.gate import LOST_BEFORE, answers
@@ -36,8 +36,7 @@ from tests.waiting import wait_until
 
 
 def brakes(**changed: object) -> BrakeSettings:
-    shipped = load_settings(environment={}).executor.brakes
-    return BrakeSettings.model_validate({**shipped.model_dump(), **changed})
+    return BrakeSettings.model_validate({**executor_settings().brakes.model_dump(), **changed})
 
 
 def say(house: House, *arguments: str, reason: str | None = "because", by: str = "ann") -> Result:
@@ -113,7 +112,7 @@ def test_decision_outdated_while_waiting_superseded(house: House):
     assert house.gate.count("POST") == 0
 
 
-@pytest.mark.parametrize("scope", ["topic", "namespace", "all"])
+@pytest.mark.parametrize("scope", only_first(1, ["topic", "namespace", "all"]))
 def test_pause_holds_its_scope_across_restart(house: House, scope: str):
     held, other = house.decide(house.create("held"), 0), house.decide(house.create("other"), 0)
     name = {"topic": held.subject, "namespace": house.namespace, "all": "all"}[scope]
@@ -265,9 +264,10 @@ def test_namespace_rate_spares_other_namespaces(house: House):
 
 def test_failures_of_all_shards_count(house: House):
     house.gate.always("POST", answers(412, '{"reason":"not now"}'))
-    topics = [house.create(f"topic-{number}") for number in range(16)]
+    names = [f"topic-{number}" for number in range(16)]
     for number in (0, 1):
-        one = house.decide(next(topic for topic in topics if shard_of(topic, 2) == number), 0)
+        chosen = next(name for name in names if shard_of(f"topic://{house.namespace}/{name}", 2) == number)
+        one = house.decide(house.create(chosen), 0)
         shard = Shard(number, number + 1, lambda subject, mine=number: shard_of(subject, 2) == mine)
         with house.running(shard=shard, brakes=part_of(brakes(failures=2), number, 2)):
             house.commit(one)

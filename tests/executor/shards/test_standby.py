@@ -22,6 +22,7 @@ pytestmark = pytest.mark.process
 
 LEASE_SECONDS = 8.0
 DEADLINE = 60.0
+POLL_SECONDS = 0.2
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def the_one_at_work(house: House, processes: list[subprocess.Popen[str]]) -> sub
             return []
         return [one for one in processes if held_by(members, one)]
 
-    return wait_until(found, DEADLINE)[0]
+    return wait_until(found, DEADLINE, POLL_SECONDS)[0]
 
 
 def test_killed_executors_shards_taken_over(house: House, tmp_path: Path):
@@ -62,7 +63,9 @@ def test_killed_executors_shards_taken_over(house: House, tmp_path: Path):
     assert {shard_of(topic, 4) for topic in topics} == {0, 1, 2, 3}
     with executors(house, tmp_path, 3, 4) as processes:
         wait_until(
-            lambda: sorted(len(held_by(read_members(house.lake), one)) for one in processes) == [1, 1, 2], DEADLINE
+            lambda: sorted(len(held_by(read_members(house.lake), one)) for one in processes) == [1, 1, 2],
+            DEADLINE,
+            POLL_SECONDS,
         )
         first = [house.decide(topic, 0) for topic in topics]
         house.commit(*first)
@@ -74,7 +77,7 @@ def test_killed_executors_shards_taken_over(house: House, tmp_path: Path):
         killed_at = time.monotonic()
         second = [house.decide(topic, 1) for topic in topics]
         house.commit(*second)
-        wait_until(lambda: not held_by(read_members(house.lake), victim), DEADLINE)
+        wait_until(lambda: not held_by(read_members(house.lake), victim), DEADLINE, POLL_SECONDS)
         silence = time.monotonic() - killed_at
         assert {house.end(one, DEADLINE)["status"] for one in second} == {"applied"}
         assert {shard for one in read_members(house.lake) for shard in one.shards} == {0, 1, 2, 3}
