@@ -206,7 +206,7 @@ def told(story, bucket, begin=NOW):
 
 
 @given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
-@examples(10)
+@examples(6)
 def test_any_recorded_story_replays_to_job_state(story, configured):
     bucket = RecordedBucket(configured=configured)
     told(story, bucket)
@@ -214,7 +214,7 @@ def test_any_recorded_story_replays_to_job_state(story, configured):
 
 
 @given(STORY, STORY)
-@examples(8)
+@examples(3)
 def test_job_continues_from_replayed_state(story, rest):
     """It decides as the old job and can be replayed again."""
     bucket = RecordedBucket()
