@@ -42,7 +42,9 @@ TABLES = (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES)
 def written(bucket, lake, without=()):
     for table in TABLES:
         rows = bucket.table(table)
-        write_deltalake(create_table(lake, table), rows.slice(0, 0) if table in without else rows, mode="append")
+        made = create_table(lake, table)
+        if len(rows) and table not in without:
+            write_deltalake(made, rows, mode="append")
     return str(lake)
 
 
