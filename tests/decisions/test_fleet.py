@@ -58,7 +58,7 @@ def answer_of(one):
 @pytest.mark.parametrize("seed", only_first(1, range(10)))
 def test_fleet_matches_decide_for_each_topic(seed):
     rng = Random(f"fleet {seed}")
-    snapshots = [random_snapshot(rng, guards=number % 3 != 0) for number in range(3_500)]
+    snapshots = [random_snapshot(rng, guards=number % 3 != 0) for number in range(2_000)]
     found = answers_of(snapshots)
     wanted = [answer_of(one) for one in snapshots]
     told = [all for all in zip(snapshots, wanted, found, strict=True) if all[2] is not None]
@@ -71,7 +71,7 @@ def test_fleet_matches_decide_for_each_topic(seed):
 @pytest.mark.parametrize("seed", only_first(1, range(4)))
 def test_fleet_with_entry_buckets_answers_as_decide(seed):
     rng = Random(f"fleet with buckets {seed}")
-    snapshots = [bucket_snapshot(rng, guards=number % 3 == 0) for number in range(1_500)]
+    snapshots = [bucket_snapshot(rng, guards=number % 3 == 0) for number in range(1_000)]
     found, wanted = answers_of(snapshots), [answer_of(one) for one in snapshots]
     told = [all for all in zip(snapshots, wanted, found, strict=True) if all[2] is not None]
     assert [all for all in told if all[1] != all[2]][:1] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -36,10 +37,12 @@ def test_queue_consumers_need_no_segment():
     assert isinstance(decide(cold(3, policy=DEFAULT, consumers=stream(9, kind="QUEUE"))), Merge)
 
 
+@cache
 def narrow(width_two_at=None):
     """Every hash its own segment, but for one place with two."""
-    layout = SegmentLayout.create(HASH_SPACE, 0)
-    return layout if width_two_at is None else layout.merge_segments(width_two_at, width_two_at + 1, 0)
+    if width_two_at is None:
+        return SegmentLayout.create(HASH_SPACE, 0)
+    return narrow().merge_segments(width_two_at, width_two_at + 1, 0)
 
 
 WIDE_CAP = replace(DEFAULT, max_segments=HASH_SPACE + 1)

@@ -442,7 +442,7 @@ def said(bucket, minutes, order=lambda messages: [messages], restarts=lambda: Fa
     return rows
 
 
-@examples(10)
+@examples(6)
 @given(MINUTES, st.data())
 def test_order_repetition_and_restart_change_nothing(minutes, data):
     """Any order, repetition, batching or restart gives the same answers."""
@@ -482,7 +482,7 @@ def test_restart_from_stored_parts_writes_same_bytes(minutes):
         assert steady.packed == restarted.packed
 
 
-@examples(10)
+@examples(6)
 @given(
     MINUTES, st.lists(st.tuples(st.sampled_from(["broker-load", "broker-events"]), st.binary(max_size=40)), max_size=5)
 )

@@ -13,7 +13,7 @@ from tests.examples import only_first
 SAID = json.loads((Path(__file__).parent / "said.json").read_text())
 
 
-@pytest.mark.parametrize("seed", only_first(3, range(len(SAID))))
+@pytest.mark.parametrize("seed", only_first(2, range(len(SAID))))
 def test_recorded_stream_answered_as_before(seed):
     assert recorded(seed).said == SAID[seed]
 

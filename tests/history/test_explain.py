@@ -42,7 +42,9 @@ TABLES = (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES)
 def written(bucket, lake, without=()):
     for table in TABLES:
         rows = bucket.table(table)
-        write_deltalake(create_table(lake, table), rows.slice(0, 0) if table in without else rows, mode="append")
+        made = create_table(lake, table)
+        if len(rows) and table not in without:
+            write_deltalake(made, rows, mode="append")
     return str(lake)
 
 
@@ -105,7 +107,7 @@ def test_explanation_holds_few_of_many_batches(bucket, tmp_path, monkeypatch):
 
 
 def test_checkpoint_gives_the_same_with_fewer_batches(tmp_path, monkeypatch):
-    """Three hours with decisions, slow deliveries and a policy: six instants, and back again."""
+    """Three hours with decisions, slow deliveries and a policy: four instants, and back again."""
     bucket, made = RecordedBucket(), SegmentLayout.create(2, NOW - MINUTE)
     bucket.batch(NOW, layout(made, topic=NAMES[0]), consumers(1, topic=NAMES[0]))
     for number in range(36):
@@ -138,11 +140,11 @@ def test_checkpoint_gives_the_same_with_fewer_batches(tmp_path, monkeypatch):
         return take_in(replay, batch)
 
     monkeypatch.setattr(BucketReplay, "take_in", counted)
-    instants = [NOW + number * 15 * MINUTE + SECOND for number in (1, 3, 4, 6, 9, 11)]
+    instants = [NOW + number * 15 * MINUTE + SECOND for number in (1, 3, 9, 11)]
     for when in (*instants, *reversed(instants)):
         assert answer(when, kept) == answer(when)
     assert [checkpoint.at for checkpoint in kept.values()] == [at(instants[-1]).replace(minute=0, second=0)]
-    assert taken[10] * 2 < taken[11]
+    assert taken[6] * 2 < taken[7]
 
 
 def test_checkpoint_is_not_left_where_the_clock_was_set_back(tmp_path):

@@ -81,17 +81,17 @@ def test_bands_always_tile_the_key_space(rng):
 def test_window_parses_few_layouts_and_shows_the_same(tmp_path, monkeypatch):
     """The newest layout before the window is a late one, with an older epoch."""
     made, layouts, lake = SegmentLayout.create(1, rows.millis(0)), [], str(tmp_path / "lake")
-    for minute in range(200):
+    for minute in range(100):
         layouts.append((made, minute * 60))
         made = (
             made.split_segment(made.active[0].segment_id, rows.millis(minute * 60 + 59))
             if len(made.active) == 1
             else made.merge_segments(*(one.segment_id for one in made.active), rows.millis(minute * 60 + 59))
         )
-    layouts.append((layouts[100][0], 150 * 60 - 30))
+    layouts.append((layouts[50][0], 75 * 60 - 30))
     on_record = (rows.layout_event(one.to_metadata().model_dump(mode="json", by_alias=True), at) for one, at in layouts)
-    rows.write(lake, *on_record, rows.batch(0, 200 * 60))
-    whole, parsed, since = read_river(lake, rows.ORDERS), [], 150 * 60 - 20
+    rows.write(lake, *on_record, rows.batch(0, 100 * 60))
+    whole, parsed, since = read_river(lake, rows.ORDERS), [], 75 * 60 - 20
     until = rows.at(since + 10)
     short = read_river(lake, rows.ORDERS, rows.at(since), until)
     assert short == read_river(lake, rows.ORDERS, until=until).within(rows.millis(since))
@@ -102,7 +102,7 @@ def test_window_parses_few_layouts_and_shows_the_same(tmp_path, monkeypatch):
 
     monkeypatch.setattr(record, "river_of", counted)
     assert read_river(lake, rows.ORDERS, rows.at(since)) == whole.within(rows.millis(since))
-    assert parsed == [LAYOUTS_BEFORE + 50]
+    assert parsed == [LAYOUTS_BEFORE + 25]
 
 
 def test_newest_part_of_a_river_keeps_few_ended_segments():

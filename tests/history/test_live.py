@@ -229,8 +229,18 @@ LATE = {
 """Announcements after a deletion, and the epoch that is known then; None: the topic is gone."""
 
 
-@pytest.mark.parametrize("reading", ["followed", "at-once", "before-the-tail"])
-@pytest.mark.parametrize("case", LATE)
+READINGS = ("followed", "at-once", "before-the-tail")
+
+
+@pytest.mark.parametrize(
+    ("case", "reading"),
+    [
+        # Each case in one of the readings, in turn; `make soak` has the others.
+        pytest.param(case, reading, marks=[pytest.mark.soak] * ((number - place) % len(READINGS) > 0))
+        for number, case in enumerate(LATE)
+        for place, reading in enumerate(READINGS)
+    ],
+)
 def test_late_announcement_changes_nothing(lake, case, reading):
     later, epoch = LATE[case]
     life, born = later[0].life and 1, 0 if later[0].life else 1

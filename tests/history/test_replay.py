@@ -46,7 +46,7 @@ def replayed(bucket, changed=None, configured=CONFIGURED, **rest):
 
 
 @given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
-@examples(8)
+@examples(4)
 def test_release_repeats_its_answers(story, configured):
     bucket = RecordedBucket(configured=configured)
     told(story, bucket)

@@ -22,7 +22,7 @@ def test_shape_table_has_both_profiles(monkeypatch):
     """The default profile reverses a tenth of what the other does."""
     few = ("many consumers on a cold topic", "one hot key", "a burst of 20 minutes")
     monkeypatch.setattr(shape_table, "SHAPES", {name: SHAPES[name] for name in few})
-    rows = list(shape_table.table(range(1, 3), 1))
+    rows = list(shape_table.table([1], 1))
     assert [(row.shape, row.profile) for row in rows] == [(name, one) for name in few for one in ("pip-483", "default")]
     undone = {one: sum(row.worst[2] for row in rows if row.profile == one) for one in ("pip-483", "default")}
     assert undone["default"] <= undone["pip-483"] / 10

@@ -84,7 +84,7 @@ def test_simulation_decides_as_the_job():
             line(msgRateIn=9_000.0),
             line(at=NOW + 60_000, msgRateIn=26_000.0),
             line(at=NOW + 600_000, msgRateIn=300.0),
-            line(at=NOW + 3_000_000, msgRateIn=300.0),
+            line(at=NOW + 2_000_000, msgRateIn=300.0),
         ]
     )
     loop, bucket, known, wanted = StepByStep(demand, DEFAULT), Bucket(configured=DEFAULT), None, []

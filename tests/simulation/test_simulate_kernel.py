@@ -211,7 +211,7 @@ def _same(source, policies, tick_ms=60_000, delay_steps=None):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([60_000, 60_000, 25_000]))
-@examples(3)
+@examples(1)
 @example(255, 60_000).via("segments that were sealed long ago are pruned 37 times")
 @example(503, 60_000)  # a split for load, held by its cooldown, where consumers may share segments by entry buckets
 @example(528_024, 60_000)  # a segment with entry buckets is merged with one without
@@ -220,7 +220,7 @@ def test_batch_of_topics_matches_job_engine(seed, tick_ms):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([60_000, 25_000]), st.integers(0, 9))
-@examples(4, derandomize=True)
+@examples(1, derandomize=True)
 @example(208_302, 60_000, 7).via("splits while merges are in flight, some of segments that those take away")
 def test_delayed_actions_match_job_engine(seed, tick_ms, delay_steps):
     _same(*_drawn(seed), tick_ms, delay_steps)

@@ -21,7 +21,7 @@ CLI = [sys.executable, "-c", "from anabranch.cli.main import cli; cli()"]
 
 
 def test_processes_share_the_topics_and_answer_as_one():
-    source = LabDemand(load_settings([], None).traffic, 0.5, 1_767_225_600_000)
+    source = LabDemand(load_settings([], None).traffic, 0.2, 1_767_225_600_000)
     policies = {"default": ConfiguredPolicy("default", None)}
     one, two = (simulate(source, policies, processes=processes)["default"] for processes in (1, 2))
     assert one.segment_ms.sum() > 0

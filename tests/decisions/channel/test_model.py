@@ -48,7 +48,7 @@ def test_removed_protection_breaks_a_promise(protection: str):
     assert len(found.trace) < 15
 
 
-@pytest.mark.parametrize("assumption", only_first(len(FINDINGS) - 1, sorted(FINDINGS, key="late".__eq__)))
+@pytest.mark.parametrize("assumption", only_first(1, FINDINGS))
 def test_upstream_rules_allow_two_owners(assumption: str):
     assert explore(assumed(assumption)).broken.startswith("two owners")
 

@@ -128,7 +128,7 @@ def long_record(tmp_path_factory):
     """Three hours of a cluster: a hot broker whose moves are told to have ended, and one that joins late."""
     lake = str(tmp_path_factory.mktemp("long"))
     bucket, before = Recorded(), []
-    for minute in range(180):
+    for minute in range(0, 180, 2):
         at = NOW + minute * MINUTE
         moved = [ended(row) for row in before]
         third = [report("broker-3:8080", {bundle(8): 1.0 + minute % 7}, at, cpu=4 + minute % 5)] if minute > 100 else []

@@ -127,27 +127,12 @@ def test_unrecorded_outcome_is_unheard(copy):
     assert [lost in line for line in told["unheard"]] == [True]
 
 
-def test_an_end_of_two_executors_is_told(copy):
-    ends = rows(copy, OUTCOMES).filter(pc.field("status") == "applied").slice(0, 1)
-    other = ends.set_column(ends.schema.get_field_index("executor"), "executor", pa.array(["e2"]))
-    write_deltalake(table_path(copy, OUTCOMES), other, mode="append")
-    assert found(copy) == {("outcomes", "applied twice"): 1}
-
-
 def test_holds_of_unknown_layout_reported(copy):
     events = rows(copy, EVENTS)
     replace(copy, EVENTS, events.filter(pc.invert(pc.equal(events["type"], "layout"))))
     said = found(copy)
     digests = rows(copy, HOLDS).group_by(["subject", "layout_digest"]).aggregate([])
     assert said["holds", "unknown layout"] == len(digests) > 0
-
-
-@pytest.mark.parametrize("name", ["messages", "samples"])
-def test_contradicting_batch_counts_reported(copy, name):
-    content = rows(copy, BATCHES)
-    more = pa.array([content[name][0].as_py() + 1, *content[name].to_pylist()[1:]])
-    replace(copy, BATCHES, content.set_column(content.schema.get_field_index(name), name, more))
-    assert found(copy) == {("batches", "unbalanced"): 1, ("batches", "changed"): 1}
 
 
 def test_missing_or_truncated_file_reported_alone(copy):

@@ -74,8 +74,10 @@ def really_run(
     band: float = 0.25,
     batches: int = 20,
     delay_steps: int = 1,
+    step_ms: int = STEP,
 ) -> str:
-    """The lake of a job that ran with this policy, a file of so many batches in each table."""
+    """The lake of a job that ran with this policy, a file of so many batches in each table; a batch in every step."""
+    every = MINUTE // step_ms
     bucket = RecordedBucket(EngineSettings(band, MINUTE))
     bucket.packed = knowing(policy, bucket.settings)
     layouts = {name: SegmentLayout.create(1 + number % 2, NOW) for number, name in enumerate(demand.topics)}
@@ -87,35 +89,35 @@ def really_run(
     told: dict[int, int] = {}
     due: list[tuple[str, int]] = []
     decided: list[dict] = []
-    for step in range(int(hours * 360)):
-        now = NOW + step * STEP
+    for step in range(int(hours * 60 * every)):
+        now = NOW + step * step_ms
         for number, name in enumerate(demand.topics):
             sessions = demand.consumers(number, now - NOW)
-            if step % 6 == 0 and told.get(number) != sessions:
+            if step % every == 0 and told.get(number) != sessions:
                 told[number] = sessions
                 records.append(consumers(sessions, now, topic=name))
             records.append(_sample(demand, number, layouts[name], now))
         records += [tick(now, name) for name, at in due if at <= now]
-        if step % 6 == 3:
+        if step % every == every // 2:
             records.append(tick(now))
         output = bucket.batch(now, *records)
         due = [one for one in due if one[1] > now] + output.due
         records = []
         decided += output.decisions
-        applied = [row for row in decided if row["decided_at"] <= now + STEP - delay_steps * STEP]
+        applied = [row for row in decided if row["decided_at"] <= now - (delay_steps - 1) * step_ms]
         decided = decided[len(applied) :]
         for row in applied:
             name, segments = row["subject"], json.loads(row["arguments"])["segments"]
             before = layouts[name]
             after = (
-                before.split_segment(*segments, now + STEP)
+                before.split_segment(*segments, now + step_ms)
                 if row["action"] == "split"
-                else before.merge_segments(*segments, now + STEP)
+                else before.merge_segments(*segments, now + step_ms)
             )
             layouts[name] = _pruned(after)
             records += [
-                layout(layouts[name], row["action"], at=now + STEP, topic=name),
-                outcome(row["decision_id"], "applied", now + STEP, name),
+                layout(layouts[name], row["action"], at=now + step_ms, topic=name),
+                outcome(row["decision_id"], "applied", now + step_ms, name),
             ]
     return written_by_batch(bucket, lake, batches)
 

@@ -27,13 +27,14 @@ from tests.simulation.backtest.really import MINUTE, NOW, Seeded, really_run
 
 DEFAULT = ConfiguredPolicy("default", None)
 LIMITS = PROFILES["default"].split_thresholds
-PARTS = 10
+PARTS, STEP = 10, 20_000
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """Forty minutes of five topics, whose first and last are as quiet as they can be."""
-    return really_run(Seeded(5, 11), DEFAULT, 2 / 3, tmp_path_factory.mktemp("lake") / "lake", batches=1)
+    folder = tmp_path_factory.mktemp("lake") / "lake"
+    return really_run(Seeded(5, 11), DEFAULT, 2 / 3, folder, batches=1, step_ms=STEP)
 
 
 def at(instant):
@@ -208,4 +209,7 @@ def test_period_cut_to_the_record(lake, tmp_path):
     found = invoke(tmp_path, lake, "backtest", "--since", at(NOW + 50 * MINUTE))
     assert found.exit_code == 1
     begin = datetime.fromtimestamp(NOW / 1000, timezone.utc)
-    assert f"the record goes from {begin:%F %T} UTC to {begin + timedelta(seconds=2390):%F %T} UTC" in found.output
+    assert (
+        f"the record goes from {begin:%F %T} UTC to {begin + timedelta(minutes=40, milliseconds=-STEP):%F %T} UTC"
+        in found.output
+    )

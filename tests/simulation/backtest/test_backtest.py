@@ -19,7 +19,7 @@ from tests.engine.test_replay import RecordedBucket
 from tests.history.test_explain import written
 from tests.simulation.backtest.really import MINUTE, NOW, Seeded, really_over, really_run
 
-TOPICS, HOURS = 4, 2
+TOPICS, HOURS, STEP_MS = 4, 1, 20_000
 DEFAULT = ConfiguredPolicy("default", None)
 EAGER = ConfiguredPolicy(
     "default",
@@ -39,7 +39,7 @@ def lakes(tmp_path_factory):
     """The lake of each policy that really ran."""
     folder = tmp_path_factory.mktemp("lakes")
     return {
-        name: really_run(Seeded(TOPICS, 7), policy, HOURS, folder / name)
+        name: really_run(Seeded(TOPICS, 7), policy, HOURS, folder / name, step_ms=STEP_MS)
         for name, policy in (("default", DEFAULT), ("eager", EAGER))
     }
 
@@ -91,16 +91,16 @@ def test_confidence_says_what_it_is_made_of(found):
 
 def test_a_part_of_the_time_and_of_the_topics(lakes, found, tmp_path):
     history, _ = found["default"]
-    since = datetime.fromtimestamp(history.began_at / 1000 + 3_600, timezone.utc)
+    since = datetime.fromtimestamp(history.began_at / 1000 + 1_800, timezone.utc)
     half = open_history(lakes["default"], tmp_path, since, None, "t0[12]", DEFAULT)
     one = backtest(half, {})
     assert [topic.topic[-3:] for topic in one.topics] == ["t01", "t02"]
-    assert one.topic_hours == pytest.approx(2.0, rel=0.01)
-    # What the job remembers of returned loads and regretted merges is in no table: the hour before is simulated too.
+    assert one.topic_hours == pytest.approx(2 * (HOURS / 2 - STEP_MS / 3_600_000), rel=0.01)
+    # What the job remembers of returned loads and regretted merges is in no table: the time before is simulated too.
     assert one.agreement.share >= 0.85
     mine, really = one.totals(RAN), one.totals(RECORD)
     assert mine["segmentHours"] == pytest.approx(really["segmentHours"], rel=0.03)
-    # What is on record of the half is what is on record of the whole, less the hour before.
+    # What is on record of the half is what is on record of the whole, less the time before.
     before = open_history(lakes["default"], tmp_path / "before", None, since, "t0[12]", DEFAULT)
     whole = open_history(lakes["default"], tmp_path / "whole", None, None, "t0[12]", DEFAULT)
     counts = [backtest(part, {}).totals(RECORD) for part in (whole, before)]

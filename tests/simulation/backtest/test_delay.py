@@ -121,7 +121,7 @@ def test_backtest_reports_its_delay(tmp_path):
 
 
 def test_backtest_acts_as_late_as_the_record(tmp_path):
-    lake = really_run(Seeded(4, 7), EAGER, 1, tmp_path / "lake", delay_steps=9)
+    lake = really_run(Seeded(4, 7), EAGER, 1, tmp_path / "lake", delay_steps=3, step_ms=30_000)
     history = open_history(lake, tmp_path / "loads", None, None, None, DEFAULT)
     assert (history.recorded_delay_ms, history.delay_ms) == (90_000, 90_000)
     results = backtest(history, {})

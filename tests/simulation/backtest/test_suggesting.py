@@ -118,7 +118,7 @@ def lake(tmp_path_factory):
     """Of a policy that keeps many segments for long, without need."""
     folder = tmp_path_factory.mktemp("lake")
     wasteful = ConfiguredPolicy("default", json.dumps({"minSegments": 8, "splitMsgRateInThreshold": 40_000.0}))
-    return really_run(Seeded(2, 3), wasteful, 1.75, folder / "lake")
+    return really_run(Seeded(2, 3), wasteful, 1.6, folder / "lake", step_ms=30_000)
 
 
 def test_suggestion_repeatable_and_not_applied(lake, tmp_path):

@@ -136,8 +136,9 @@ def test_version_has_defaults_and_settings_overlay():
         of_text("Nothing", "3.0", ran, {})
 
 
-@pytest.fixture
-def lake(tmp_path):
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded") / "lake"
     bucket = recorded_bucket()
     for minute in range(12):
         at = NOW + minute * MINUTE
@@ -152,8 +153,8 @@ def lake(tmp_path):
             report("broker-2:8080", cold, at, cpu=5),
             tick(at),
         )
-    in_a_lake(bucket, tmp_path / "lake")
-    return str(tmp_path / "lake")
+    in_a_lake(bucket, folder)
+    return str(folder)
 
 
 def asked(lake, tmp_path, *words):

@@ -38,7 +38,7 @@ def ours_on(shape: str) -> Compared:
     return ours
 
 
-@pytest.mark.parametrize("shape", only_first(2, sorted(SHAPES, key=EASY.__contains__)))
+@pytest.mark.parametrize("shape", only_first(1, sorted(SHAPES, key=EASY.__contains__)))
 def test_default_more_even_than_every_upstream_pair(shape):
     ours = ours_on(shape)
     for pair, deviations in RECORDED[shape]["deviations"].items():
