@@ -15,6 +15,8 @@ from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.examples import only_first
 from tests.query.views.recorded import START
 
+pytestmark = pytest.mark.xdist_group("views")
+
 HOUR = timedelta(hours=1)
 INSTANTS = [datetime.fromtimestamp(START / 1000, timezone.utc) + timedelta(minutes=m) for m in (0, 7, 101, 121, 190)]
 
