@@ -110,7 +110,7 @@ def kept_days(lake, instants=(0,)):
 
 
 @pytest.mark.timeout(900)
-@examples(1, phases=[Phase.explicit, Phase.generate])
+@examples(2, phases=[Phase.explicit, Phase.generate])
 @given(stories=st.tuples(*[STEPS] * len(FORMS)))
 def test_layouts_and_consumers_of_kept_days_stay(stories):
     """One lake holds a story of each form, with topics of its own."""
