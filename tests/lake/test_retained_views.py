@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import Phase, given
+from hypothesis import Phase, assume, given
 from hypothesis import strategies as st
 
 from anabranch.query.sql import LakeSql
@@ -89,7 +89,7 @@ def told(steps, form):
     return rows
 
 
-def kept_days(lake):
+def kept_days(lake, instants=(0,)):
     """What the views say of the kept days; what began before them is said to begin with them."""
     sql, found = LakeSql(lake, at(5 * MIDNIGHT)), {}
     midnight = at(MIDNIGHT)
@@ -97,16 +97,15 @@ def kept_days(lake):
         ("layout_spans", "valid_from", "valid_to"),
         ("consumers_waiting", "waiting_from", "waiting_to"),
     ):
-        rows = sql.ask(f"SELECT * FROM {view}").read_all().to_pylist()
+        rows = sql.rows(f"SELECT * FROM {view}", is_own=True)
         found[view] = sorted(
             str({**row, "consumer_seconds": None, begin: max(row[begin], midnight)})
             for row in rows
             if row[end] is None or row[end] > midnight
         )
-    for seconds in (0, 10_000, 40_000):
+    for seconds in instants:
         instant = f"TIMESTAMP '{at(MIDNIGHT + seconds):%Y-%m-%dT%H:%M:%SZ}'"
-        rows = sql.ask(f"SELECT * FROM layout_at({instant})").read_all().to_pylist()
-        found[seconds] = sorted(map(str, rows))
+        found[seconds] = sorted(map(str, sql.rows(f"SELECT * FROM layout_at({instant})", is_own=True)))
     return found
 
 
@@ -115,15 +114,18 @@ def kept_days(lake):
 @given(stories=st.tuples(*[STEPS] * len(FORMS)))
 def test_layouts_and_consumers_of_kept_days_stay(stories):
     """One lake holds a story of each form, with topics of its own."""
+    # Hypothesis begins with the simplest of all, which shows little.
+    assume(all(len({step for _, step, *_ in steps}) > 3 for steps in stories))
+    instants = (0, 10_000, 40_000)
     with TemporaryDirectory() as lake, pytest.MonkeyPatch.context() as patched:
         patched.setattr(retention_filter, "MARGIN", timedelta(0))
         ready(lake)
         write(lake, batch(1, 5 * MIDNIGHT))
         for number, (form, steps) in enumerate(zip(FORMS, stories, strict=True)):
             write(lake, *told([(f"{topic}-{number}", *step) for topic, *step in steps], form))
-        before = kept_days(lake)
+        before = kept_days(lake, instants)
         forget_rows(lake, EVENTS, DAY, is_dry_run=False)
-        assert kept_days(lake) == before
+        assert kept_days(lake, instants) == before
 
 
 @pytest.mark.parametrize("form", only_first(2, ["said", "older", "silent", "older and said"]))
@@ -187,7 +189,7 @@ def test_six_hours_before_the_cut_stay_for_windows(tmp_path):
 
     def health():
         instant = f"TIMESTAMP '{at(MIDNIGHT + 1_800):%Y-%m-%dT%H:%M:%SZ}'"
-        [row] = LakeSql(lake).ask(f"SELECT * FROM fleet_health_at({instant})").read_all().to_pylist()
+        [row] = LakeSql(lake).rows(f"SELECT * FROM fleet_health_at({instant})", is_own=True)
         return row
 
     before = health()
@@ -218,7 +220,7 @@ def test_time_over_threshold_unknown_behind_the_cut(tmp_path):
     )
 
     def since():
-        rows = LakeSql(lake).ask("SELECT * FROM over_threshold ORDER BY segment_id").read_all().to_pylist()
+        rows = LakeSql(lake).rows("SELECT * FROM over_threshold ORDER BY segment_id", is_own=True)
         assert {row["rate"] for row in rows} == {30_000.0}
         assert all(row["seconds_over"] is None for row in rows if row["over_since"] is None)
         return [row["over_since"] for row in rows]

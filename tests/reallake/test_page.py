@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.reallake.recording import RECREATED
 from tests.web.pages import page
 
 pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -35,8 +36,10 @@ def test_fleet_shows_every_topic_with_its_segments(browser, raw):
 
 
 @pytest.mark.parametrize("path", ["/topic", "/topic/river", "/topic/why", "/topic/loads", "/topic/consumers"])
-def test_topic_page_is_shown_for_every_topic(browser, raw, path):
-    for topic in raw.present():
+def test_topic_page_is_shown(browser, raw, path):
+    topics = sorted(raw.present(), key=lambda topic: len(raw.layouts[topic]))
+    # The parts of the page cost much: shown for the topic that was made again and the one with the most layouts.
+    for topic in topics if path == "/topic" else {RECREATED, topics[-1]} & {*topics}:
         text_of(browser, f"{path}?name={quote(topic)}")
 
 

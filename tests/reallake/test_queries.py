@@ -15,20 +15,23 @@ from tests.reallake.asking import rows, run_command
 pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def asked_elsewhere() -> str:
-    """The statements of the cookbook, and of the tests below."""
-    return "\n".join([*(sql for _, sql, _ in questions()), Path(__file__).read_text()])
+NOT_ASKED = [
+    view for view in views().values() if not re.search(rf"\b(FROM|JOIN) {view.name}\b", Path(__file__).read_text())
+]
+"""Views that no test below asks."""
 
 
-NOT_ASKED = [view for view in views().values() if not re.search(rf"\b(FROM|JOIN) {view.name}\b", asked_elsewhere())]
-
-
-@pytest.mark.parametrize("view", NOT_ASKED, ids=lambda view: view.name)
+@pytest.mark.parametrize(
+    "view",
+    # All that it does is in the view of the present, which is asked below.
+    [pytest.param(one, id=one.name, marks=[pytest.mark.soak] * (one.name == "fleet_health_at")) for one in NOT_ASKED],
+)
 def test_view_can_be_asked(real_lake, raw, view):
     arguments = ", ".join(f"TIMESTAMP '{raw.last_batch:%Y-%m-%d %H:%M:%S}'" for _ in view.parameters)
     run_command(real_lake, "sql", f"SELECT * FROM {view.name}" + (f"({arguments})" if arguments else ""))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("sql", [pytest.param(sql, id=title[:40]) for title, sql, _ in questions()])
 def test_question_of_the_cookbook_can_be_asked(real_lake, sql):
     run_command(real_lake, "sql", sql)

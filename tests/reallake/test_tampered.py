@@ -276,7 +276,14 @@ TAMPERINGS = {
 """What is done at once to tables that do not hide it of one another, and what is found in each."""
 
 
-@pytest.mark.parametrize("tamperings", TAMPERINGS.values(), ids=TAMPERINGS)
+SOAK = ("file and folders", "folder and rows", "decision twice at other times", "two ends")
+"""What is found in them is also found in tests/history/check, in lakes of a few rows."""
+
+
+@pytest.mark.parametrize(
+    "tamperings",
+    [pytest.param(what, id=name, marks=[pytest.mark.soak] * (name in SOAK)) for name, what in TAMPERINGS.items()],
+)
 def test_tampering_is_found(lake, tamperings):
     for tamper, table, _ in tamperings:
         tamper(lake, table)

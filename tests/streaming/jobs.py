@@ -43,6 +43,8 @@ class Feed:
                 "message.max.bytes": 20_000_000,
             }
         )
+        # One for all questions: they are asked some times a second.
+        self._reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "count"})
 
     def send(self, *records) -> None:
         """Returns when the broker has them all. What is too large is sent again: a topic's new limit takes a moment."""
@@ -64,15 +66,11 @@ class Feed:
 
     def end_offsets(self) -> int:
         """Records in all three topics."""
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "count"})
-        try:
-            return sum(
-                reader.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=10)[1]
-                for topic in KAFKA_TOPICS
-                for partition in range(topic.partitions)
-            )
-        finally:
-            reader.close()
+        return sum(
+            self._reader.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=10)[1]
+            for topic in KAFKA_TOPICS
+            for partition in range(topic.partitions)
+        )
 
 
 def rows(settings: Settings, table):

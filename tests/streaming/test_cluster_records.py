@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from hypothesis import Phase, given
+from hypothesis import Phase, assume, given
 
 from anabranch.cli.main import cli
 from anabranch.history.rebuild import rebuild_checkpoint
@@ -71,10 +73,29 @@ def busy(minutes=range(-30, 30, 5)):
     return bucket
 
 
+@pytest.fixture(scope="module")
+def busy_bucket():
+    return busy()
+
+
+@pytest.fixture(scope="module")
+def busy_lake(busy_bucket, tmp_path_factory):
+    lake = tmp_path_factory.mktemp("busy") / "lake"
+    in_a_lake(busy_bucket, lake)
+    return lake
+
+
 @pytest.fixture
-def lake(tmp_path):
-    in_a_lake(busy(), tmp_path / "lake")
-    return str(tmp_path / "lake")
+def lake(busy_lake, tmp_path):
+    return str(shutil.copytree(busy_lake, tmp_path / "lake"))
+
+
+@pytest.fixture
+def rows_of_busy(busy_bucket):
+    """A bucket with the same rows, which a test may change."""
+    bucket = copy.copy(busy_bucket)
+    bucket.tables = {name: list(parts) for name, parts in busy_bucket.tables.items()}
+    return bucket
 
 
 def command(lake, tmp_path, *asked):
@@ -104,8 +125,8 @@ def test_without_the_family_its_rows_are_passed_over(lake, tmp_path):
     assert first_start(LocalFiles(str(tmp_path / "checkpoint"))).parts == parts_of(SETTINGS)
 
 
-def test_foreign_release_record_not_rebuilt(tmp_path):
-    bucket = busy()
+def test_foreign_release_record_not_rebuilt(rows_of_busy, tmp_path):
+    bucket = rows_of_busy
     changed(bucket, DECISIONS, "reason", "because")
     in_a_lake(bucket, tmp_path / "lake")
     with pytest.raises(RebuildError, match=r"the cluster east at 2025-11-20 23:30:00 UTC: decision 1: reason was beca"):
@@ -113,9 +134,11 @@ def test_foreign_release_record_not_rebuilt(tmp_path):
 
 
 @given(MINUTES, MINUTES)
-@examples(2, phases=[Phase.explicit, Phase.generate])
+@examples(1, phases=[Phase.explicit, Phase.generate])
 def test_clusters_rebuilt_despite_deleted_rows(before, after):
     """They are also replayed as before."""
+    # Hypothesis begins with the simplest of all, which shows little.
+    assume(all(len(minutes) > 1 and any(minutes) for minutes in (before, after)))
     bucket = recorded()
     ends = MIDNIGHT - 10 * MINUTE
     for begin, minutes in ((ends, before), (MIDNIGHT, after)):
@@ -147,8 +170,8 @@ def events(lake):
     return sorted(((row["subject"], row["type"], str(row["cause"])), row["accepted_at"]) for row in rows)
 
 
-def test_a_replay_says_what_is_the_same_and_of_whom(lake, tmp_path):
-    bucket = busy()
+def test_a_replay_says_what_is_the_same_and_of_whom(busy_bucket, lake, tmp_path):
+    bucket = busy_bucket
     of_clusters = [row for row in bucket.table(DECISIONS).to_pylist() if row["family"] == "bundles"]
     every = json.loads(command(lake, tmp_path, "replay", "--output", "json").stdout)
     assert every["decisions"] == bucket.table(DECISIONS).num_rows
@@ -161,8 +184,8 @@ def test_a_replay_says_what_is_the_same_and_of_whom(lake, tmp_path):
     assert "nothing of a cluster north is on record" in unknown.output
 
 
-def test_replay_names_differing_cluster(tmp_path):
-    bucket = busy()
+def test_replay_names_differing_cluster(rows_of_busy, tmp_path):
+    bucket = rows_of_busy
     changed(bucket, HOLDS, "gate", "nothing")
     in_a_lake(bucket, tmp_path / "lake")
     done = command(str(tmp_path / "lake"), tmp_path, "replay")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 from pathlib import Path
+
+import pyarrow as pa
 
 from anabranch.cli.answers import write_table
 from anabranch.query.sql import LakeSql
@@ -26,10 +29,21 @@ def questions() -> list[tuple[str, str, str]]:
     ]
 
 
+@cache
+def _questions_to(lake: str) -> LakeSql:
+    return LakeSql(lake)
+
+
+@cache
+def asked(lake: str, sql: str) -> pa.Table:
+    """The rows of the answer, asked once in a process: the lake must stay as it is."""
+    return _questions_to(lake).ask(sql).read_all()
+
+
 def answer(lake: str, sql: str) -> str:
     """As the command prints it."""
     out = io.StringIO()
-    write_table(LakeSql(lake).ask(sql), out, 1_000)
+    write_table(asked(lake, sql).to_reader(), out, 1_000)
     return out.getvalue()
 
 

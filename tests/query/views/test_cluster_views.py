@@ -15,6 +15,8 @@ from anabranch.query.sql import LakeSql
 from schemas.tables.rows import DECISIONS, EVENTS
 from tests.alerts.test_rules import SHIPPED
 
+pytestmark = pytest.mark.xdist_group("views")
+
 DAY = datetime(2026, 11, 22, tzinfo=timezone.utc)
 
 
@@ -22,7 +24,7 @@ DAY = datetime(2026, 11, 22, tzinfo=timezone.utc)
 def ask(lake_of_clusters):
     """A question, and its rows."""
     questions = LakeSql(lake_of_clusters)
-    return lambda sql: questions.ask(sql).read_all().to_pylist()
+    return lambda sql: questions.rows(sql, is_own=True)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.query.sql import LakeSql
 from tests.query.views.by_hand import ANSWERS
-from tests.query.views.cookbook import answer, lake_of, questions
+from tests.query.views.cookbook import answer, asked, lake_of, questions
+
+pytestmark = pytest.mark.xdist_group("views")
 
 
 def test_there_are_thirty_five_questions():
@@ -26,6 +27,6 @@ def plain(row):
 @pytest.mark.parametrize("number", ANSWERS)
 def test_an_answer_is_what_the_raw_rows_say(number, story, lake):
     sql = next(sql for title, sql, _ in questions() if title.startswith(f"{number}. "))
-    found = [plain(row.values()) for row in LakeSql(lake).ask(sql).read_all().to_pylist()]
+    found = [plain(row.values()) for row in asked(lake, sql).to_pylist()]
     assert found == [plain(row) for row in ANSWERS[number](story)]
     assert found

@@ -15,6 +15,8 @@ from anabranch.history.check.rows import RowChecks
 from anabranch.query.sql import LakeSql
 from tests.alerts.test_rules import SHIPPED
 
+pytestmark = pytest.mark.xdist_group("views")
+
 SWITCH = "old-new-1"
 START = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 
@@ -23,7 +25,7 @@ START = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 def ask(lake_of_switch):
     """A question, and its rows."""
     questions = LakeSql(lake_of_switch)
-    return lambda sql: questions.ask(sql).read_all().to_pylist()
+    return lambda sql: questions.rows(sql, is_own=True)
 
 
 def test_every_step_has_subject_and_outcome(lake_of_switch, ask):
