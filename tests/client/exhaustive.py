@@ -207,11 +207,17 @@ def explore(scenario: Scenario) -> int:
     )
     traces: list[tuple[Step, ...]] = [()]
     seen: set[Any] = set()
+    before: tuple[Step, ...] | None = None
     while traces:
         trace = traces.pop()
-        world = World(scenario, published)
-        for step in trace:
-            world.take(step)
+        if trace and trace[:-1] == before:
+            # The step after those before: the world is there already.
+            world.take(trace[-1])
+        else:
+            world = World(scenario, published)
+            for step in trace:
+                world.take(step)
+        before = trace
         if (key := world.key()) in seen:
             continue
         seen.add(key)
