@@ -207,17 +207,15 @@ def explore(scenario: Scenario) -> int:
     )
     traces: list[tuple[Step, ...]] = [()]
     seen: set[Any] = set()
-    before: tuple[Step, ...] | None = None
+    world, taken = World(scenario, published), 0
     while traces:
         trace = traces.pop()
-        if trace and trace[:-1] == before:
-            # The step after those before: the world is there already.
-            world.take(trace[-1])
-        else:
-            world = World(scenario, published)
-            for step in trace:
-                world.take(step)
-        before = trace
+        if len(trace) <= taken:
+            # Of another branch; else it goes on from where the world is.
+            world, taken = World(scenario, published), 0
+        for step in trace[taken:]:
+            world.take(step)
+        taken = len(trace)
         if (key := world.key()) in seen:
             continue
         seen.add(key)
