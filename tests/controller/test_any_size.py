@@ -53,7 +53,7 @@ def consumers(controller: RunningController) -> int | None:
     return int(answered.json()["subscriptions"]["s"]["consumerCount"])
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(MANY, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [800, pytest.param(MANY, marks=pytest.mark.soak)])
 def test_evictions_of_many_consumers_all_announced(nodes: Callable[[], ZooKeeperStore], count: int) -> None:
     with run_controller(nodes()) as first:
         first.client.put(PATH)
