@@ -139,7 +139,9 @@ def largest(controller: RunningController, path: str) -> int:
             return False
         return True
 
-    low, high = 1, 20_000
+    low, high = 200, 2_000
+    assert fits(low)
+    assert not fits(high)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
