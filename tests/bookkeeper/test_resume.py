@@ -10,6 +10,8 @@ import pytest
 from anabranch.bookkeeper.metadata import PulsarMetadata
 from anabranch.bookkeeper.records import read_cursor, read_locator
 from anabranch.bookkeeper.registry import RegistryStore
+from lake.rows import WholeTables
+from schemas.tables.rows import DECISIONS, OUTCOMES
 from tests.bookkeeper.simulated import SWITCH, Simulated, registered, world
 from tests.examples import only_first
 
@@ -83,6 +85,9 @@ def test_kill_at_any_effect_resumes_as_stated(
             one.ok(*(one.next_command() or command))
             assert outcome(one) == expected, f"killed at effect {kill_at}, resumed with {following}"
             assert "all in order" in one.ok("check")
+            rows = WholeTables(f"{one.folder}/lake")
+            ends = sorted(row["decision_id"] for row in rows.rows(OUTCOMES) if row["status"] != "intent")
+            assert ends == sorted(row["decision_id"] for row in rows.rows(DECISIONS)), "each step ended once"
     else:
         raise AssertionError("the command has more effects than were tried")
     assert kill_at > 5
