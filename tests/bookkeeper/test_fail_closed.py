@@ -12,12 +12,20 @@ from anabranch.bookkeeper.guard import BROKERS
 from tests.bookkeeper.simulated import CLUSTERS, SWITCH, Simulated, registered, world
 
 
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[Simulated]:
+@pytest.fixture(scope="module")
+def beginning(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     """A Pulsar whose clusters are registered."""
-    one = Simulated(tmp_path / "pulsar", world())
+    one = Simulated(tmp_path_factory.mktemp("closed") / "pulsar", world())
     with one.under_the_commands():
         registered(one, "old", "new")
+    return one
+
+
+@pytest.fixture
+def sim(beginning: Simulated, tmp_path: Path) -> Iterator[Simulated]:
+    """A copy of it."""
+    one = beginning.copied(tmp_path / "pulsar")
+    with one.under_the_commands():
         yield one
 
 

@@ -32,12 +32,20 @@ from tests.bookkeeper.simulated import (
 V1_CURSOR, V1_SCHEMA = "/managed-ledgers/p/west/n/persistent/t/c", "/schemas/p/west/n/s"
 
 
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[Simulated]:
+@pytest.fixture(scope="module")
+def beginning(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     """A Pulsar whose clusters are registered."""
-    one = Simulated(tmp_path / "pulsar", world())
+    one = Simulated(tmp_path_factory.mktemp("leftovers") / "pulsar", world())
     with one.under_the_commands():
         registered(one, "old", "new", "third")
+    return one
+
+
+@pytest.fixture
+def sim(beginning: Simulated, tmp_path: Path) -> Iterator[Simulated]:
+    """A copy of it."""
+    one = beginning.copied(tmp_path / "pulsar")
+    with one.under_the_commands():
         yield one
 
 

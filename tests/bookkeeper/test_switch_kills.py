@@ -87,12 +87,12 @@ def killed_at(
 
 @contextmanager
 def one_active(pulsar: PulsarLike) -> Iterator[Counter[int]]:
-    """How many clusters were ACTIVE, at every look of somebody who looks a hundred times a second."""
+    """How many clusters were ACTIVE, at every look of somebody who looks thirty times a second."""
     found: Counter[int] = Counter()
     store, ended = RegistryStore(pulsar.metadata, "/admin/bookie-clusters"), threading.Event()
 
     def look() -> None:
-        while not ended.wait(0.01):
+        while not ended.wait(0.03):
             # Entries are read one by one: only a look in which nothing has changed is one instant.
             before, after = store.read(), store.read()
             if before == after:

@@ -207,11 +207,15 @@ def explore(scenario: Scenario) -> int:
     )
     traces: list[tuple[Step, ...]] = [()]
     seen: set[Any] = set()
+    world, taken = World(scenario, published), 0
     while traces:
         trace = traces.pop()
-        world = World(scenario, published)
-        for step in trace:
+        if len(trace) <= taken:
+            # Of another branch; else it goes on from where the world is.
+            world, taken = World(scenario, published), 0
+        for step in trace[taken:]:
             world.take(step)
+        taken = len(trace)
         if (key := world.key()) in seen:
             continue
         seen.add(key)

@@ -272,7 +272,7 @@ def test_interrupts_at_any_time_lose_no_report(monkeypatch: pytest.MonkeyPatch) 
     signal.signal(signal.SIGVTALRM, interrupt)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
     try:
-        while len(doubtful) < 10:
+        while len(doubtful) < 5:
             value = b"%d" % (len(accepted) + len(doubtful))
             try:
                 producer.produce(

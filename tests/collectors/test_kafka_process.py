@@ -67,7 +67,7 @@ class Stepped:
 
     def __init__(self, topic, readings):
         settings = load_settings(environment={}).collect.model_copy(
-            update={"load_seconds": 1000.0, "calls_per_second": 1000.0, "namespaces": [namespace_of(topic)]}
+            update={"load_seconds": 1000.0, "calls_per_second": 50.0, "namespaces": [namespace_of(topic)]}
         )
         self.outlet, url = Listed(), str(topic.admin.base_url).rstrip("/")
         self.transport = Transport(url, None, user_agent="test", timeout_seconds=20)

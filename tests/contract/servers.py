@@ -13,6 +13,7 @@ from anabranch.admin.answers import Answered, Reply
 from anabranch.admin.topics import ScalableTopics
 from schemas.metadata import AutoScalePolicyOverride
 from tests.admin.conftest import transport
+from tests.controller.plain_http import PLAIN
 
 TENANT = "public"
 
@@ -58,7 +59,7 @@ def open_server(kind: str, url: str) -> Iterator[Server]:
     topics = ScalableTopics(transport(url, timeout_seconds=30))
     namespace = f"{TENANT}/contract"
     done(topics.create_namespace(namespace))
-    with httpx.Client(base_url=f"{url}/admin/v2", timeout=30) as client:
+    with httpx.Client(base_url=f"{url}/admin/v2", timeout=30, verify=PLAIN) as client:
         server = Server(kind, url, namespace, topics, client)
         prepare(server)
         yield server

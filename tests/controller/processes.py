@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 
 from tests.controller.conftest import NOWHERE
+from tests.controller.plain_http import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +64,7 @@ class ControllerProcess:
                     log.name
                 ).read_text()
                 self.url = line.split()[-1]
-                with httpx.Client(base_url=self.url, timeout=60, verify=self._tls or True) as client:
+                with httpx.Client(base_url=self.url, timeout=60, verify=self._tls or PLAIN) as client:
                     yield client, process
             except BaseException:
                 print(Path(log.name).read_text()[-5_000:])

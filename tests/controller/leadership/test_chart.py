@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from anabranch.local.broker import free_ports
+from tests.controller.plain_http import PLAIN
 from tests.deploy.programs import installed_program
 from tests.deploy.test_templates import CONTROLLER, by_name, variables
 from tests.harness.zookeeper import EmbeddedZooKeeper
@@ -48,7 +49,7 @@ def running_pod(environment: dict[str, str], number: int, folder: Path) -> Itera
                 folder / "log"
             ).read_text()
             headers = {"Host": SERVICE, "Authorization": f"Bearer {TOKEN}"}
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, verify=PLAIN) as client:
                 yield client, f"http://127.0.0.1:{probes}"
         finally:
             process.terminate()
@@ -75,7 +76,7 @@ def test_pods_of_the_chart_are_controllers(replicas: int, tmp_path: Path, reques
         ]
         answers = [client.put(TOPIC, follow_redirects=False) for client, _ in pods]
         for _, probes in pods:
-            assert httpx.get(f"{probes}/livez").status_code == 200
+            assert httpx.get(f"{probes}/livez", verify=PLAIN).status_code == 200
         leaders = {answer.headers["Location"].partition(":8080")[0] for answer in answers if answer.status_code == 307}
         assert len(leaders) == min(1, replicas - 1)
         assert leaders <= {f"http://x-controller-{number}.x-controller-nodes.scaling.svc" for number in range(replicas)}

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.controller.plain_http import PLAIN
 from tests.harness.chaos.nodes import ControllerNode
 from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
@@ -23,7 +24,7 @@ class Cluster:
     def __init__(self, folder: Path, zookeeper: str) -> None:
         self.zookeeper = zookeeper
         self.a, self.b = (ControllerNode(folder / name, zookeeper, CHROOT, SETTINGS) for name in "ab")
-        self.http = httpx.Client(timeout=20)
+        self.http = httpx.Client(timeout=20, verify=PLAIN)
 
     def ask(self, node: ControllerNode, verb: str, path: str) -> int:
         """The status of a call; 0 when there is no answer."""

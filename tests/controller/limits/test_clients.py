@@ -24,6 +24,7 @@ from anabranch.controller.metadata.sqlite import SqliteStore
 from anabranch.controller.sessions.connections import SLOW, _Connection
 from runtime.listener.fair_queue import MAX_AT_WORK_ALONE
 from tests.controller.conftest import LIMITS, RunningController, run_controller
+from tests.controller.plain_http import PLAIN
 from tests.waiting import wait_until
 
 PATH = "/admin/v2/scalable/acme/limits/t"
@@ -48,7 +49,9 @@ class Limited:
 
     def client(self, name: str) -> httpx.Client:
         token = add_token(self._file, name, "admin")
-        return httpx.Client(base_url=self.running.url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        return httpx.Client(
+            base_url=self.running.url, headers={"Authorization": f"Bearer {token}"}, timeout=20, verify=PLAIN
+        )
 
     def connect(self, client: httpx.Client, path: str) -> ClientConnection:
         headers = {"Authorization": client.headers["Authorization"]}
@@ -137,7 +140,7 @@ def test_calls_queue_by_token_and_health_does_not(limited: Limited) -> None:
             # Those that are one too many are answered while the others wait.
             wait_until(lambda: sum(one.done() for one in asked) >= 6)
             # Who waited with them would wait until this is over.
-            probe = httpx.get(f"{limited.running.url}/healthz", timeout=30)
+            probe = httpx.get(f"{limited.running.url}/healthz", timeout=30, verify=PLAIN)
             assert probe.json() == {"status": "failing"}
         statuses = [one.result().status_code for one in asked]
     assert statuses.count(429) >= 6
@@ -170,13 +173,13 @@ def test_health_answers_without_store_details(limited: Limited, monkeypatch: pyt
     monkeypatch.setattr(health, "MAX_LOOK_SECONDS", 0.2)
     client = limited.client("probing")
     with stuck(limited.running, reads=True):
-        full, public = client.get("/healthz"), httpx.get(f"{limited.running.url}/healthz")
+        full, public = client.get("/healthz"), httpx.get(f"{limited.running.url}/healthz", verify=PLAIN)
     assert (full.status_code, full.json()["outbox"]) == (503, None)
     assert "has not answered" in full.json()["reason"]
     assert (public.status_code, public.json()) == (503, {"status": "failing"})
     wait_until(lambda: client.get("/healthz").json()["outbox"] is not None)
     assert "127.0.0.1:1" in client.get("/healthz").json()["reason"]
-    assert httpx.get(f"{limited.running.url}/healthz").json() == {"status": "failing"}
+    assert httpx.get(f"{limited.running.url}/healthz", verify=PLAIN).json() == {"status": "failing"}
 
 
 LIMITS_OF_ONE = ClientLimits(waiting_calls=9, sessions=2, waiting_bytes=1000, registrations_per_second=2)

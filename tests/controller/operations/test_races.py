@@ -10,6 +10,7 @@ import pytest
 
 from schemas.kafka.messages import ConsumerEvent, LayoutEvent
 from tests.controller.conftest import RunningController
+from tests.controller.plain_http import PLAIN
 
 CALLERS = 12
 
@@ -23,7 +24,7 @@ def at_once(controller: RunningController, calls: list[tuple[str, str]]) -> list
     """The status of each call, all sent at the same time over connections of their own."""
 
     def send(call: tuple[str, str]) -> int:
-        with httpx.Client(base_url=controller.url, timeout=30) as client:
+        with httpx.Client(base_url=controller.url, timeout=30, verify=PLAIN) as client:
             return client.request(*call).status_code
 
     with ThreadPoolExecutor(len(calls)) as pool:

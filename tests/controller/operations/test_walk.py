@@ -125,7 +125,7 @@ def test_random_walk_keeps_layout_whole(pruning: RunningController) -> None:
             assert events[-1].layout == self.layout
 
     run_state_machine_as_test(
-        Walk, settings=examples(10, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+        Walk, settings=examples(5, stateful_step_count=40, suppress_health_check=list(HealthCheck))
     )
 
 

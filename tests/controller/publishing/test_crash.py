@@ -15,6 +15,7 @@ import pytest
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.layout_strategies import assert_tiles
 from tests.controller.listening import Listener
+from tests.controller.plain_http import PLAIN
 from tests.controller.processes import ROOT, ControllerProcess
 from tests.waiting import wait_until
 
@@ -44,7 +45,7 @@ class Caller(threading.Thread):
 
     def run(self) -> None:
         while not self.stopping.is_set():
-            with httpx.Client(base_url=self._service.url, timeout=5) as client:
+            with httpx.Client(base_url=self._service.url, timeout=5, verify=PLAIN) as client:
                 try:
                     while not self.stopping.is_set():
                         self.act(client)

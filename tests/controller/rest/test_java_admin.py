@@ -13,6 +13,7 @@ from anabranch.local.setup import ensure_jar_folder
 from schemas.settings.root import load_settings
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin, JavaAdminClient, JavaRefusal
+from tests.examples import only_first
 
 TOKEN = "s3cret"
 
@@ -299,6 +300,7 @@ def test_missing_object_not_found_with_reason(
     assert admin.topics("getMetadata", f"topic://{space}/t")["epoch"] == 0
 
 
+@pytest.mark.parametrize("place", only_first(1, ["with a token", "open"]), indirect=True)
 def test_parallel_calls_are_all_answered(admin: JavaAdminClient, space: str) -> None:
     topics = [f"topic://{space}/t{number:02}" for number in range(40)]
     assert admin.topics_at_once("createScalableTopicAsync", [(topic, 2) for topic in topics]) == [None] * 40

@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from anabranch.controller.watch.layout_watcher import LayoutWatcher
 from anabranch.controller.watch.transport import KEEP_ALIVE_SECONDS
 from tests.controller.conftest import RunningController, run_controller
+from tests.controller.plain_http import PLAIN
 from tests.controller.watch.observing import open_sessions
 from tests.waiting import wait_until
 
@@ -47,7 +48,7 @@ class Events:
 
 @contextmanager
 def events(url: str, **headers: str) -> Iterator[Events]:
-    with httpx.Client(timeout=30) as client, client.stream("GET", url, headers=headers) as answer:
+    with httpx.Client(timeout=30, verify=PLAIN) as client, client.stream("GET", url, headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield Events(answer)
