@@ -92,14 +92,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """Lets go of the apps of the test: FastAPI keeps the functions of each app that it has seen.
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Lets go of apps and of Kafka clients, whose threads never rest, least of all when their broker has ended.
 
-    With them it would keep servers that have ended, and their Kafka clients, whose threads never rest.
+    FastAPI keeps the functions of each app that it has seen, and with them servers that have ended and their clients.
     """
     for cached in vars(fastapi.dependencies.models).values():
         if hasattr(cached, "cache_clear"):
             cached.cache_clear()
+    if (nextitem is None or nextitem.path != item.path) and not item.get_closest_marker("unit"):
+        gc.collect()
 
 
 def starts_spark(item: pytest.Item) -> bool:

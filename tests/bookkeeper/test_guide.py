@@ -29,6 +29,7 @@ ASKED_FOR = {"anabranch bookies rollback --no-dry-run": "anabranch bookies prech
 """Commands that the page asks for in its sentences, before one of a block."""
 
 
+@pytest.mark.soak
 def test_bookies_guide_blocks_run_as_written(bookkeepers: BookKeepers, tmp_path: Path) -> None:
     clusters = bookkeepers.clusters
     commands = [command for block in blocks("docs/bookies.md") if block.run_by == HERE for command in block.commands]

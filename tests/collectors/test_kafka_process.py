@@ -145,6 +145,7 @@ def collecting(topic, folder, *options):
         process.stdout.close()
 
 
+@pytest.mark.soak
 def test_broker_dies_comes_back_and_topic_is_deleted(jars, tmp_path):
     broker = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
     broker.start()

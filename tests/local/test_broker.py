@@ -46,6 +46,7 @@ def read(bootstrap: str, topic: str) -> list[bytes]:
         consumer.close()
 
 
+@pytest.mark.soak
 def test_acknowledged_messages_survive_sigkill(tmp_path, jars):
     """The address stays the same."""
     one = EmbeddedBroker(tmp_path, jars.kafka)

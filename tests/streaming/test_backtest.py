@@ -14,6 +14,7 @@ pytestmark = pytest.mark.spark
 DEFAULT, STRICT = ConfiguredPolicy("default", None), ConfiguredPolicy("default", '{"maxSegments":2}')
 
 
+@pytest.mark.soak
 def test_spark_workers_match_one_process(spark, tmp_path, monkeypatch):
     lake = really_run(Seeded(3, 5), DEFAULT, 0.25, tmp_path / "lake")
     monkeypatch.setattr("anabranch.simulation.backtest.reading.part_topics", lambda *_: 1)

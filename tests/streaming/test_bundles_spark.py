@@ -115,6 +115,7 @@ def test_ended_cycle_and_rebuild_leave_no_trace(
     assert len(set(numbers)) == len(numbers)
 
 
+@pytest.mark.soak
 def test_bundles_enabled_later_survive_a_crash(start, job_settings, own_broker, bundle_topics):
     """The job runs beside topics; nothing is lost and nothing comes twice."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
 
 
+@pytest.mark.soak
 def test_columns_equal_single_samples_after_crash(start, job_settings, own_broker):
     """A bad sample is one dead letter."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)

@@ -69,13 +69,13 @@ class LedgerWriter(threading.Thread):
 
 
 @pytest.mark.broker
-def test_concurrent_compaction_loses_no_commit(spark, start_process, job_settings, own_broker):
+def test_concurrent_compaction_loses_no_commit(spark, start, job_settings, own_broker):
     """Commits of the job and of an executor survive while both engines compact."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     lake = settings.lake_path
     executor = LedgerWriter(lake)
     feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS], *load_round(0))
-    job = start_process()
+    job = start()
     wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     executor.start()
     by_spark, by_rs = partial(compact_by_delta_spark, spark, lake), partial(compact_by_delta_rs, lake)
@@ -88,7 +88,7 @@ def test_concurrent_compaction_loses_no_commit(spark, start_process, job_setting
     finally:
         executor.stop.set()
         executor.join()
-    stop_when_all_is_read(job, start_process, settings, feed)
+    stop_when_all_is_read(job, start, settings, feed)
     assert executor.fault is None
     check_nothing_lost_and_nothing_twice(settings, feed)
     assert sorted((row["decision_id"], row["status"]) for row in rows(settings, OUTCOMES)) == sorted(executor.written)

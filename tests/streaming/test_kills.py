@@ -82,6 +82,7 @@ def crashes_after_progress(start, checkpoint: Path, said: str) -> None:
     assert entries_of(checkpoint) > logged, f"no progress before: {said}"
 
 
+@pytest.mark.soak
 def test_late_connections_restart_the_query(start, job_settings, own_broker, tmp_path):
     keep_all_batches(job_settings, tmp_path)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)

@@ -39,6 +39,7 @@ def scraped(port: int) -> dict[tuple, float]:
     }
 
 
+@pytest.mark.soak
 def test_a_running_job_says_what_it_does(start_process, job_settings, own_broker, tmp_path):
     metrics_port, ui_port = free_ports(2)
     spark_conf = (ROOT / "conf" / "spark.conf").read_text()

@@ -91,6 +91,7 @@ def _said(found: list[dict], last: int) -> set[tuple]:
     }
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(900)

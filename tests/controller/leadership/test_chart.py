@@ -56,6 +56,7 @@ def running_pod(environment: dict[str, str], number: int, folder: Path) -> Itera
             assert process.wait(30) == 0
 
 
+@pytest.mark.soak
 @pytest.mark.process
 @pytest.mark.parametrize("replicas", [1, 3], ids=["sqlite", "zookeeper"])
 def test_pods_of_the_chart_are_controllers(replicas: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
