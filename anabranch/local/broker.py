@@ -198,6 +198,4 @@ num.network.threads=2
 num.io.threads=4
 background.threads=2
 log.cleaner.dedupe.buffer.size=2097152
-# Otherwise its controller writes a record of nothing twice a second, a third of what an idle broker takes.
-metadata.max.idle.interval.ms=60000
 """

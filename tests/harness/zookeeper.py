@@ -19,7 +19,7 @@ _FLAGS = [
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    "-Dzookeeper.4lw.commands.whitelist=ruok,srvr,wchs",
+    "-Dzookeeper.4lw.commands.whitelist=ruok,srvr,wchs,wchc",
     "-Dzookeeper.admin.enableServer=false",
 ]
 _TICK_MS = 200
