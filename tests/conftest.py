@@ -46,6 +46,8 @@ NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar", "soak
 """Marks of tests that start a JVM, a server or a process, or are long."""
 
 
+MOST_NAMED = 100
+"""So many characters of a parameter stand in the name of a test."""
 SLOW_SECONDS = 5
 """A file with a test on record that took so long is left to `make test` as a whole."""
 
@@ -102,6 +104,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
             cached.cache_clear()
     if (nextitem is None or nextitem.path != item.path) and not item.get_closest_marker("unit"):
         gc.collect()
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shortens the name of a test whose parameter is long: names go to every process and into the record."""
+    if not isinstance(val, str | bytes) or len(val) <= MOST_NAMED:
+        return None
+    return f"{val[:MOST_NAMED]!a} of {len(val)}"
 
 
 def starts_spark(item: pytest.Item) -> bool:

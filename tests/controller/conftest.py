@@ -39,8 +39,8 @@ from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import Message, Rejected, parse_message
 from schemas.settings.controller import LimitSettings
 from schemas.settings.root import load_settings
-from schemas.tls import TlsFiles, client_context
 from tests.controller.places import Place
+from tests.controller.plain_http import PLAIN
 from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
@@ -159,7 +159,7 @@ def run_controller(
     thread.start()
     wait_until(lambda: server.started)
     try:
-        with httpx.Client(base_url=url, timeout=30, verify=client_context(TlsFiles())) as client:
+        with httpx.Client(base_url=url, timeout=30, verify=PLAIN) as client:
             yield RunningController(
                 url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watcher, node, server
             )

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 
-from schemas.tls import TlsFiles, client_context
+from tests.controller.plain_http import PLAIN
 
 ILLEGAL_ARGUMENT = (
     '{"reason":"\\n --- An unexpected error occurred in the server ---\\n\\nMessage: Cannot split range of size 1\\n\\n'
@@ -66,7 +66,7 @@ class Gate:
     """The running gate at `url`."""
 
     def __init__(self, upstream: str) -> None:
-        self._client = httpx.Client(base_url=upstream, timeout=30, verify=client_context(TlsFiles()))
+        self._client = httpx.Client(base_url=upstream, timeout=30, verify=PLAIN)
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._always: list[tuple[str, Callable[[str], bool], Fault]] = []
         self._before: dict[str, Callable[[], object]] = {}

@@ -195,7 +195,9 @@ def fed_all_along(feed: Feed, every_s: float = 0.5) -> Iterator[None]:
         feeder.join()
 
 
-def stop_when_all_is_read(job: Job | SessionJob, start: Callable[[], Job | SessionJob], settings: Settings, feed: Feed):
+def stop_when_all_is_read(
+    job: Job | SessionJob, start: Callable[[], Job | SessionJob], settings: Settings, feed: Feed
+) -> None:
     """Stops the job once it has read everything. A tick that it wrote just before its end is read by one more."""
     for _ in range(3):
         wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)

@@ -116,8 +116,8 @@ def test_wrong_segment_count_refused_without_effect(topics: Topics, count: str, 
 
 
 @pytest.mark.parametrize("count", only_first(1, [4_096, 65_536]))
-def test_topic_may_have_one_segment_per_hash(topics: Topics, count: int) -> None:
-    """One of 65,536 takes seconds; one of 4,096 is too large for Kafka as well."""
+def test_topic_may_have_as_many_segments_as_hashes(topics: Topics, count: int) -> None:
+    """All 65,536 take seconds; 4,096 are too many for one message of Kafka as well."""
     assert topics.call("PUT", f"/all?numInitialSegments={count}").status_code == 204
     assert len(topics.call("GET", "/all").json()["segments"]) == count
     assert topics.announced("all") == []
