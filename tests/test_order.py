@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.conftest import MOST_NAMED, pytest_make_parametrize_id
 from tests.order import Recorder, group_of, longest_first, recorded
 
 
@@ -51,3 +52,9 @@ def test_long_tests_are_recorded_without_their_group(tmp_path: Path) -> None:
         recorder.pytest_runtest_logreport(report)
     recorder.pytest_sessionfinish()
     assert recorded(file) == {"t.py::a": 6.0, "t.py::b[x@y z]": 8.0, "t.py::not_run_now": 7.0}
+
+
+def test_no_recorded_name_is_long() -> None:
+    assert pytest_make_parametrize_id("as it is") is None
+    assert pytest_make_parametrize_id(b"x" * 2**24) == f"b'{'x' * MOST_NAMED}' of 16777216"
+    assert max(map(len, recorded())) < 500
