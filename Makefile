@@ -33,7 +33,7 @@ check: lint  ## lint, then import all tests
 lint: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of the lock files
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/mypy --no-error-summary --num-workers=2
 	@$(BIN)/lint-imports > $(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }
 	@$(BIN)/python -m tests.harness.audit
 	@echo "format, lint, types, import contracts and lock files: clean"

@@ -56,9 +56,8 @@ SLOW_SECONDS = 5
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
-    Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one, those
-    with two BookKeeper clusters in one, those on the lake of the recorded run in one, those of any other file in one.
-    The longest groups come first, so that all processes end at about the same time. First of all hooks: xdist reads the
+    Tests that share a server run one after the other in one process of xdist, those of any other file in one. The
+    longest groups come first, so that all processes end at about the same time. First of all hooks: xdist reads the
     groups in its own.
     """
     seconds = recorded()
@@ -66,24 +65,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow_files = {file_of(name) for name, taken in seconds.items() if taken >= SLOW_SECONDS}
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        if not marks & NO_UNIT and not SERVERS & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if not marks & NO_UNIT and not SERVERS & fixtures:
             item.add_marker(pytest.mark.unit)
         if item.nodeid in seconds or file_of(item.nodeid) in slow_files:
             item.add_marker(pytest.mark.long)
-        if not config.pluginmanager.hasplugin("xdist"):
-            continue
-        if "real_lake" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("real-lake"))
-        elif starts_spark(item) and {"spark", "secured"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif "bookkeepers" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("bookies"))
-        elif not starts_spark(item) and "pulsar" in marks:
-            item.add_marker(pytest.mark.xdist_group("pulsar"))
-        elif "browser" in marks:
-            item.add_marker(pytest.mark.xdist_group("browser"))
+        if config.pluginmanager.hasplugin("xdist") and (group := shared_by(item, marks, fixtures)):
+            item.add_marker(pytest.mark.xdist_group(group))
     if config.getoption("loadgroup", default=False):
         longest_first(items, seconds)
+
+
+def shared_by(item: pytest.Item, marks: set[str], fixtures: set[str]) -> str | None:
+    """The group of tests that share a server with this one, None if it shares none."""
+    groups = {
+        "real-lake": "real_lake" in fixtures,
+        "spark": starts_spark(item) and bool({"spark", "secured"} & fixtures),
+        "bookies": "bookkeepers" in fixtures,
+        "pulsar": not starts_spark(item) and "pulsar" in marks,
+        "browser": "browser" in marks,
+        "broker": "broker" in fixtures,
+    }
+    return next((group for group, is_member in groups.items() if is_member), None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -24,7 +24,7 @@ import pyspark.worker
 from pyspark.daemon import manager, worker
 from pyspark.util import enable_faulthandler
 
-from runtime.without_pandas import WithoutPandas
+from runtime.hidden_packages import HiddenPackages
 from streaming.job.holders import manage_tasks, speaks_by_unix_sockets
 
 STAGE_VARIABLE = "ANABRANCH_STAGE"
@@ -47,7 +47,7 @@ def load_without_pandas(modules: Sequence[str]) -> None:
 
     Spark's state client imports it for one name (`pyspark.testing.utils`), and remembers the result as Arrow does.
     """
-    finder = WithoutPandas()
+    finder = HiddenPackages({"pandas"})
     sys.meta_path.insert(0, finder)
     try:
         pa.array([0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -73,7 +74,8 @@ class Stepped:
         self.transport = Transport(url, None, user_agent="test", timeout_seconds=20)
         layout = ScalableTopics(self.transport).layout
         self.collector = KafkaCollector(settings, url, layout, readings, self.outlet)
-        self.now = time.monotonic()
+        # A whole number, whose sums are exact: half an interval later is not a rounding error less.
+        self.now = float(math.ceil(time.monotonic()))
 
     def go(self, seconds):
         """Let time pass, and do all that is due; return the instants between which offsets were read."""
