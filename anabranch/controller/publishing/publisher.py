@@ -83,6 +83,8 @@ class OutboxPublisher:
         self._watch: CallbackHandle | None = None
         self._names: deque[str] = deque()
         """Names in the outbox that were not read yet."""
+        self._list_at = 0.0
+        """When the outbox is listed again: at once after a change, which may be missed."""
         self._kafka, self._snapshots = kafka, snapshots
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -157,10 +159,13 @@ class OutboxPublisher:
         self._failure = None
         self._snapshots.restart()
         self._names.clear()
+        self._list_at = 0.0
         last, stop_at = "", float("inf")
         try:
             while True:
-                self._announced.clear()
+                if self._announced.is_set():
+                    self._announced.clear()
+                    self._list_at = 0.0
                 if self._leader_check() is None:
                     return
                 entries, page = self._next(last)
@@ -199,8 +204,8 @@ class OutboxPublisher:
         room = MAX_IN_FLIGHT - len(self._in_flight)
         if room <= 0:
             return [], None
-        if not self._names:
-            self._names.extend(self._outbox.names(after=last))
+        if not self._names and time.monotonic() >= self._list_at:
+            self._list(last)
         entries = self._outbox.read([self._names.popleft() for _ in range(min(room, len(self._names), MAX_READ))])
         if self._names or len(entries) == room or self._stopping.is_set():
             return entries, None
@@ -208,8 +213,12 @@ class OutboxPublisher:
             return entries, None
         # A change committed after the names were read may already be in the page. Of two such changes of one key, the
         # announcement of the first, sent after the page, would be older than the page; so the page omits the key.
-        self._names.extend(self._outbox.names(after=entries[-1].name if entries else last))
+        self._list(entries[-1].name if entries else last)
         return entries, page.without(self._keys(list(self._names)))
+
+    def _list(self, after: str) -> None:
+        self._list_at = time.monotonic() + IDLE_SECONDS
+        self._names.extend(self._outbox.names(after))
 
     def _keys(self, names: list[str]) -> set[tuple[Source, str]]:
         """Return the Kafka topics and keys of the announcements in these entries."""

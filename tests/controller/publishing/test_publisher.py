@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from anabranch.controller.outbox.entries import StoredOutbox
 from anabranch.controller.publishing import publisher
 from anabranch.controller.publishing.snapshots import SnapshotPage, Snapshots
 from anabranch.local.broker import EmbeddedBroker, create_topics
@@ -151,6 +153,30 @@ def test_changes_announced_when_kafka_returns(kafka: str, listener: Listener, to
         wait_until(lambda: outbox_of(controller) == 0)
     seen = [(event.cause, event.layout.epoch, event.decision_id) for event in listener.layouts(topic)]
     assert seen == [("created", 0, None), ("split", 1, "d-1"), ("deleted", 1, None)]
+
+
+def test_waiting_outbox_is_seldom_listed(topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Counter[str]()
+
+    class Polled(Producer):
+        def poll(self, timeout: float) -> int:
+            calls["poll"] += 1
+            return super().poll(timeout)
+
+    def names(outbox: StoredOutbox, after: str = "") -> list[str]:
+        calls["list"] += 1
+        return listed(outbox, after)
+
+    listed = StoredOutbox.names
+    monkeypatch.setattr(publisher, "Producer", Polled)
+    monkeypatch.setattr(StoredOutbox, "names", names)
+    with run_controller(tmp_path / "layouts.db", NOWHERE) as controller:
+        controller.client.put(path_of(topic))
+        wait_until(lambda: len(controller.publisher._in_flight) > 0)
+        finish_first_round(controller)
+        before = Counter(calls)
+        wait_until(lambda: calls["poll"] >= before["poll"] + 100)
+        assert calls["list"] - before["list"] < 20
 
 
 def test_returning_broker_gets_everything(jars: Jars, topic: str, tmp_path: Path) -> None:
