@@ -17,7 +17,7 @@ unit: $(VENV)/.installed  ## the quick tests that start no JVM, no server and no
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "unit and not long" --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
 test: setup lint  ## lint, then all tests but the long ones of soak (ARGS="-k NAME" chooses)
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "not soak" --numprocesses 4 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "not soak" --numprocesses 5 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: setup  ## the long tests, all property tests with five times the examples, then controllers, ZooKeepers and a Kafka under random faults (ARGS="--minutes 30 --seed 7")
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m "soak or hypothesis" --hypothesis-profile=soak --numprocesses 2 --dist loadgroup --no-loadscope-reorder

@@ -18,7 +18,7 @@ from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import Jars, ensure_jar_folder, ensure_jars, ensure_pulsar
 from schemas.settings.root import load_settings
 from tests.examples import FEW
-from tests.order import Recorder, file_of, longest_first, recorded
+from tests.order import Recorder, file_of, group_of, longest_first, recorded
 
 hypothesis_settings.register_profile("anabranch", deadline=None, max_examples=FEW)
 hypothesis_settings.register_profile("soak", deadline=None, max_examples=FEW * 5)
@@ -42,6 +42,8 @@ SERVERS = {
     "zookeeper",
 }
 """Fixtures that start a JVM or a server."""
+SHARED_SERVERS = ("broker", "jobs_broker", "spark", "pulsar", "bookkeepers", "browser")
+"""Fixtures of those that the tests of a group share."""
 NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar", "soak"}
 """Marks of tests that start a JVM, a server or a process, or are long."""
 
@@ -80,7 +82,7 @@ def shared_by(item: pytest.Item, marks: set[str], fixtures: set[str]) -> str | N
     """The group of tests that share a server with this one, None if it shares none."""
     groups = {
         "real-lake": "real_lake" in fixtures,
-        "spark": starts_spark(item) and bool({"spark", "secured"} & fixtures),
+        "spark": "spark" in fixtures or (starts_spark(item) and "secured" in fixtures),
         "bookies": "bookkeepers" in fixtures,
         "pulsar": not starts_spark(item) and "pulsar" in marks,
         "browser": "browser" in marks,
@@ -107,6 +109,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
             cached.cache_clear()
     if (nextitem is None or nextitem.path != item.path) and not item.get_closest_marker("unit"):
         gc.collect()
+    if item.config.getoption("loadgroup", default=False) and (nextitem is None or group_of(nextitem) != group_of(item)):
+        end_shared_servers(item)
+
+
+def end_shared_servers(item: pytest.Item) -> None:
+    """Ends what the tests of a group have shared, which would else go on to the end of all tests."""
+    for name in SHARED_SERVERS:
+        for fixture in item.session._fixturemanager._arg2fixturedefs.get(name, ()):
+            if fixture.scope == "session":
+                fixture.finish(item._request)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

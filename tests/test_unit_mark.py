@@ -1,4 +1,4 @@
-"""The mark `unit` tells the truth: a test that has it and starts something fails."""
+"""What stands in the conftest of all tests: the mark `unit` tells the truth, and what a group shares ends with it."""
 
 from __future__ import annotations
 
@@ -53,3 +53,29 @@ def test_test_starting_processes_must_be_marked(pytester, monkeypatch, chosen, o
     done = pytester.runpytest_subprocess(*chosen)
     assert {kind: n for kind, n in done.parseoutcomes().items() if kind in ("passed", "failed")} == outcomes
     assert "give it a mark of what it needs" in done.stdout.str()
+
+
+SHARING = """
+import pytest
+
+ended = []
+
+@pytest.fixture(scope="session")
+def broker():
+    yield
+    ended.append(True)
+
+def test_of_group(broker):
+    assert not ended
+
+def test_of_next_group():
+    assert ended
+"""
+
+
+def test_shared_server_ends_with_its_group(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(HOME))
+    pytester.makeconftest("from tests.conftest import *")
+    pytester.makepyfile(SHARING)
+    done = pytester.runpytest_subprocess("--numprocesses", "1", "--dist", "loadgroup")
+    assert done.parseoutcomes()["passed"] == 2
