@@ -1,7 +1,8 @@
 """Common base of all models: camelCase JSON, strict types, immutability, bounded scalar types."""
 
+from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -66,6 +67,24 @@ def build_model(model: type[WireT], values: dict[str, Any]) -> WireT:
     put(instance, "__pydantic_extra__", None)
     put(instance, "__pydantic_private__", None)
     return instance
+
+
+def construct_model(model: type[WireT], values: dict[str, Any]) -> WireT:
+    """Build an object from valid values of some fields, and the defaults of the others.
+
+    `model_construct` alone looks up the signature of each default factory every time: 0.1 ms a field.
+    """
+    defaults = {name: factory() for name, factory in _default_factories(model).items() if name not in values}
+    return cast("WireT", model.model_construct(**defaults, **values))
+
+
+@cache
+def _default_factories(model: type[BaseModel]) -> dict[str, Callable[[], Any]]:
+    return {
+        name: cast("Callable[[], Any]", field.default_factory)
+        for name, field in model.model_fields.items()
+        if field.default_factory is not None
+    }
 
 
 @cache

@@ -1,6 +1,7 @@
 """The templates, and what they may call: everything from outside is escaped, and shown on one line."""
 
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +25,9 @@ from decisions.autoscale.gates import DESCRIPTIONS
 FOLDER = Path(__file__).parent
 
 
+@cache
 def environment() -> Environment:
-    """The templates; an unknown name in one is an error."""
+    """The templates, compiled once per process; an unknown name in one is an error."""
     jinja = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,

@@ -20,7 +20,7 @@ from decisions.bundles.top_bundles import choose_top_bundles
 from decisions.bundles.usage import max_usage, weighted_max
 from engine.bundles.clusters import MAX_OPEN_MS, ClusterState, OpenBundleDecision
 from engine.bundles.moves import project_reports
-from schemas.base import Count
+from schemas.base import Count, construct_model
 from schemas.bundles import BundleAnswer, BundleData, BundleDecision, BundleReading, BundleSnapshot, TopBundlesLoadData
 from schemas.ids import digest
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
@@ -171,7 +171,7 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
             "failure_domains": policies.failure_domains,
             "namespace_bundles": counts | policies.namespace_bundles,
         }
-    return BundleSnapshot.model_construct(**values)
+    return construct_model(BundleSnapshot, values)
 
 
 def _top_bundles(
@@ -308,14 +308,17 @@ def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
     if local:
         averages = _leaders_averages(reports, sampled) | state.averages
         answer = decide(
-            BundleSnapshot.model_construct(
-                cluster=state.name,
-                now=now,
-                operation="average",
-                load_manager="modular",
-                brokers=local,
-                bundles=averages,
-                state=state.memory,
+            construct_model(
+                BundleSnapshot,
+                {
+                    "cluster": state.name,
+                    "now": now,
+                    "operation": "average",
+                    "load_manager": "modular",
+                    "brokers": local,
+                    "bundles": averages,
+                    "state": state.memory,
+                },
             )
         )
         state.averages.update(answer.state.bundles)

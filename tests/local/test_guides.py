@@ -129,7 +129,7 @@ def test_checkpoint_is_rebuilt_as_written(tmp_path: Path, jars):
     (tmp_path / "elsewhere").mkdir()
     run = Run(tmp_path, "--demand", "generated", "--without", "page")
     try:
-        wait_until(lambda: len(run.rows("batches", "batch_id")) > 3, 300, 0.5)
+        wait_until(lambda: run.count("batches") > 3, 300, 0.5)
         run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(120) == 0, run.output[-3000:]
     finally:
@@ -139,11 +139,11 @@ def test_checkpoint_is_rebuilt_as_written(tmp_path: Path, jars):
     with reader(tmp_path, {"/elsewhere": f"{tmp_path}/elsewhere", "TOPIC": "acme/shop/orders"}) as walk:
         walk.follow(f"python -m anabranch.local.kafka {tmp_path}/kafka --port 0")
         walk.follow("export ANABRANCH_KAFKA_BOOTSTRAP=…")
-        before = len(run.rows("batches", "generation"))
+        before = run.count("batches")
         for line in block_of("docs/operations.md", "mv checkpoints/stream").commands:
             walk.follow(line)
             if "serve stream" in line:
-                wait_until(lambda: len(run.rows("batches", "generation")) > before, 120, 0.5)
+                wait_until(lambda: run.count("batches") > before, 120, 0.5)
         assert len({row["generation"] for row in run.rows("batches", "generation")}) == 2
 
 
