@@ -156,8 +156,15 @@ def _happen(recording: Recording, run: Run) -> None:
         if ("controller", "") in parts:
             _command(recording, "topics", "delete", RECREATED, "--force", "--yes")
             recording.deleted_at = time.time()
+            wait_until(lambda: creations(run, RECREATED) == 2, 120, 0.5)
     wait_until(lambda: applied_kinds(run) == {"consumers", "load", "merge"}, 120, 0.5)
     wait_until(lambda: set(run.sessions()) >= PARTS, 60, 0.5)
+
+
+def creations(run: Run, topic: str) -> int:
+    """Return how often the record has the topic's creation."""
+    rows = run.rows("events", "subject", "cause", "life")
+    return len({row["life"] for row in rows if (row["subject"], row["cause"]) == (topic, "created")})
 
 
 def _send_garbage(producer: Producer, recording: Recording) -> None:
