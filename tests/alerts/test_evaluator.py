@@ -223,13 +223,14 @@ def test_failed_commit_makes_no_second_alert(lake, receiver, monkeypatch, is_com
     assert told(receiver) == [("firing", f"{ORDERS} 101")]
 
 
-def test_pending_goes_on_after_a_restart(lake, receiver):
+@pytest.mark.parametrize("restarted", [701, 820])
+def test_pending_goes_on_after_a_restart(lake, receiver, restarted):
     slow = {**OPEN, "for": "10m"}
     with evaluating(lake, receiver, Clock(101), slow) as evaluator:
         assert [alert.status for alert in evaluator.round()] == ["pending"]
     with evaluating(lake, receiver, Clock(401), slow) as evaluator:
         assert evaluator.round() == []
-    with evaluating(lake, receiver, Clock(701), slow) as evaluator:
+    with evaluating(lake, receiver, Clock(restarted), slow) as evaluator:
         assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
 
 

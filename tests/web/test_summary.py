@@ -11,9 +11,11 @@ from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
 from anabranch.history.picture import BrakesView, DecisionView, ExecutorView
 from anabranch.web.fleet import REMOTE_LOOK_SECONDS, WatchedFleet
+from anabranch.web.pages import fleet
 from anabranch.web.pages.summary import needs_of_processes, summarize
 from anabranch.web.rows import PageFreshness, TopicRow
 from anabranch.web.trend import FleetPoint, FleetTrend
+from lake.brakes import BrakeLog, SafeguardAct
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import ALERTS, AlertRow
@@ -143,6 +145,13 @@ def test_fleet_page_opens_with_its_numbers(fleet_lake):
     assert text.index('id="summary"') < text.index('data-chart="fleet"') < text.index('class="fleet"')
 
 
+def test_hour_of_more_decisions_than_are_kept_is_told_as_at_least(fleet_lake, monkeypatch):
+    shown = page(fleet_lake)
+    assert "<strong>1</strong> decision in" in shown.get("/").text
+    monkeypatch.setattr(fleet, "MAX_DECISIONS", 1)
+    assert "<strong>at least 1</strong> decisions in" in shown.get("/").text
+
+
 def test_decisions_of_the_last_hour_are_counted_in_words():
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     of_each = [("split", 2), ("merge", 1)]
@@ -162,6 +171,18 @@ def test_token_of_a_namespace_sees_numbers_of_it_alone(fleet_lake, tmp_path):
     assert '<strong>0</strong> <a id="n-over"' in text
     assert ("orders" in text, "executor" in text, "alert fires" in text) == (False, False, False)
     assert shown.get("/fleet/trend", authorization=f"Bearer {token}").status_code == 403
+
+
+def test_token_of_a_namespace_sees_actions_and_pauses_of_it_alone(fleet_lake, tmp_path):
+    pause = SafeguardAct("pause", CLICKS, "upgrade", "ann", datetime.now(timezone.utc))
+    BrakeLog(fleet_lake).write(lambda _: [pause])
+    seen = {}
+    for namespace in ("acme/bills", "acme/shop"):
+        tokens = tmp_path / namespace.replace("/", "-")
+        token = add_token(tokens, "ann", "read", [namespace])
+        text = page(fleet_lake, Access(tokens)).get("/", authorization=f"Bearer {token}").text
+        seen[namespace] = ("Recent actions" in text, "1 paused" in text)
+    assert seen == {"acme/bills": (True, True), "acme/shop": (False, False)}
 
 
 def test_search_keeps_the_filters(fleet_lake):
