@@ -199,3 +199,10 @@ def test_an_unknown_decision_is_said(lake):
 def test_the_snapshot_is_there_as_json(lake):
     text = page(lake).get(f"/decision?id={id_of(lake)}").text
     assert json.dumps(NAMES[0])[1:-1] in text
+
+
+@pytest.mark.parametrize(("scope", "status"), [((), 404), (("globex",), 403)])
+def test_bound_token_is_not_told_which_decisions_there_are(lake, tmp_path, scope, status):
+    token = add_token(tmp_path / "t", "ann", "read", scope)
+    found = page(lake, Access(tmp_path / "t"))
+    assert found.get("/decision?id=0123", authorization=f"Bearer {token}").status_code == status

@@ -15,7 +15,7 @@ from lake.brakes import ALL, BrakeReader
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import ALERTS, DEAD_LETTERS, AlertRow
-from tests.local.lake import ORDERS, at, dead_letter
+from tests.local.lake import ORDERS, at, dead_letter, decision, wait, write
 from tests.web.pages import page, table_of
 
 HOSTILE = b"<script>alert(1)</script>\x1b[2J\xff\xe2\x80\xae"
@@ -126,6 +126,24 @@ def test_tenant_token_sees_nothing_of_job(lake, tmp_path):
     found.post("/sign-in", {"token": token})
     assert "Dead letters" not in found.get("/operations").text
     assert found.get("/operations/health").status_code == 403
+
+
+@pytest.mark.parametrize(("namespace", "sees"), [("acme/shop", True), ("acme/bills", False)])
+def test_token_sees_pauses_and_waiting_decisions_of_its_own(lake, tmp_path, namespace, sees):
+    write(lake, decision(2), wait("d1", "approval", 3))
+    first = page(lake)
+    assert first.post("/operations", form(first, scope="acme/shop")).status_code == 303
+    token = add_token(tmp_path / "t", "ann", "read", [namespace])
+    text = page(lake, Access(tmp_path / "t")).get("/operations", authorization=f"Bearer {token}").text
+    assert ("a test" in text, "The newest that wait" in text) == (sees, sees)
+
+
+@pytest.mark.parametrize(("role", "may"), [("read", False), ("operate", True)])
+def test_only_those_who_may_act_see_the_form_to_pause(lake, tmp_path, role, may):
+    token = add_token(tmp_path / "t", "ann", role)
+    found = page(lake, Access(tmp_path / "t"))
+    found.post("/sign-in", {"token": token})
+    assert ('id="pausing"' in found.get("/operations").text) is may
 
 
 def test_health_is_columns_of_the_batches(lake):
