@@ -81,7 +81,7 @@ def due_by_topic(snapshots):
 @pytest.mark.parametrize("seed", only_first(1, range(4)))
 def test_next_due_matches_decide_for_each_topic(seed):
     rng, met = Random(f"due {seed}"), Counter()
-    for one, due in due_by_topic([drawn(rng, number) for number in range(2_000)]):
+    for one, due in due_by_topic([drawn(rng, number) for number in range(3_000)]):
         answer = decide(one)
         if isinstance(answer, Hold):
             assert not due.may_split

@@ -23,7 +23,7 @@ READY = {
     "python -m tests.harness.pulsar": "Ctrl-C ends it",
     "python -m anabranch.local.kafka": "export ANABRANCH_KAFKA_BOOTSTRAP",
     "python -m anabranch.local.pulsar.load": ".",
-    "anabranch serve collector": "collector ready|collect ready",
+    "anabranch serve collector": "collector ready|collect ready|: \\d+ messages",
     "anabranch serve stream": "reading .*, writing ",
     "anabranch serve executor": "executor ready",
 }
