@@ -78,7 +78,6 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
         is_guarded=state.access.is_guarded,
         proof=sessions.proof(request.scope[SESSION]),
         version=request.scope[VERSION],
-        may_act=caller is not None and allows(request, "operate"),
         **shown,
     )
     return HTMLResponse(text, status)
