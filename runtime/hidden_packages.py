@@ -1,4 +1,4 @@
-"""Packages hidden from libraries that import whatever they find, though nothing of ours uses it.
+"""Modules that libraries import if they are installed and that we do not need, hidden from them.
 
 Arrow loads pandas at the first array of Python objects: 0.3 s to 2 s and 60 MB per process. `httpx` loads its own
 command line with Rich and Pygments, and Trio if it is installed: 0.13 s (two cores, busy).

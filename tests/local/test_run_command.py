@@ -221,7 +221,7 @@ def test_signal_during_start_leaves_nothing(tmp_path, jars, name):
             stdin=subprocess.DEVNULL,
         )
     try:
-        wait_until(lambda: record.exists() and json.loads(record.read_text()), 180)
+        wait_until(lambda: record.exists() and json.loads(record.read_text()), 60)
         sessions = [entry["session"] for entry in json.loads(record.read_text())]
         running.send_signal(name)
         running.wait(60)

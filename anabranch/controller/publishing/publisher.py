@@ -84,7 +84,7 @@ class OutboxPublisher:
         self._names: deque[str] = deque()
         """Names in the outbox that were not read yet."""
         self._list_at = 0.0
-        """When the outbox is listed again: at once after a change, which may be missed."""
+        """When the outbox is listed again even if no change was announced (`time.monotonic`)."""
         self._kafka, self._snapshots = kafka, snapshots
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
