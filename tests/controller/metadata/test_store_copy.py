@@ -73,7 +73,7 @@ def held(nodes: MetadataStore) -> list[tuple[str, bytes]]:
 
 
 def run(folder: Path, *arguments: str) -> Result:
-    (folder / "copy.toml").write_text(f'[controller]\ndatabase = "{folder}/controller.db"\nsession_seconds = 1\n')
+    (folder / "copy.toml").write_text(f'[controller]\ndatabase = "{folder}/controller.db"\nsession_seconds = 5\n')
     return CliRunner().invoke(cli, ["-c", str(folder / "copy.toml"), "controller", "copy", *arguments])
 
 
