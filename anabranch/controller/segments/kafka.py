@@ -13,10 +13,14 @@ So a producer that gets MSG_SIZE_TOO_LARGE reads the layout again and continues 
 waited for the lock gets INVALID_TIMESTAMP, or INVALID_RECORD for each message of a batch, and does the same. If its
 acknowledgement was lost, its retry is refused, and it writes the message a second time, to the child.
 
-Transactions: the marker that ends one is refused like a write, so a transaction open at sealing stays open, and readers
-of committed messages wait there forever. `terminate` therefore waits until none is open; a producer that opens them
-without a pause may slip in between. A topic with the property `transactions=true` is sealed in two steps: first only
-markers fit, so that open transactions end and none begins. Its producers send no batch as small as a marker.
+Transactions: so sealed, a segment also refuses the marker that ends one. A transaction that is open then stays open:
+readers of committed messages wait there forever, and Kafka's coordinator refuses every later transaction of that
+producer's id. It has written nothing to the segment if its only message there was refused. `terminate` waits until none
+is open, but a producer that opens them without a pause may slip in between. So a sealed segment of a topic with the
+property `transactions=true` takes markers for ever: its limit is their size, and Kafka has to compress all else, which
+makes the smallest message larger than that (18 bytes for gzip alone). Kafka looks at sizes once more after compressing,
+under the lock, and never compresses a marker. `terminate` then waits for what is open. A batch that its producer has
+compressed with gzip is not looked at again: it could still come if it waited for the lock for `SETTLE_SECONDS`.
 
 Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
 unless set). Brokers for segments should set it to its maximum, 2147483647; `complaints` reports it if they do not.
@@ -49,7 +53,7 @@ from anabranch.controller.segments.kafka_admin import (
     KafkaAdmin,
     code_of,
 )
-from anabranch.controller.segments.kafka_names import KafkaPartition, adopted_partition, check_fits, kafka_topic
+from anabranch.controller.segments.kafka_names import adopted_partition, check_fits, kafka_topic
 from anabranch.controller.segments.kafka_positions import PARTITION, Positions
 from anabranch.controller.segments.kafka_probe import PartitionProbe
 from decisions.topic.layout import SegmentLayout
@@ -75,7 +79,7 @@ _OPEN = {
 """Configuration of an open segment: messages never expire, and no probe is accepted."""
 MARKER_BYTES = 78
 """Size of the batch that ends a transaction."""
-_FENCED = {"max.message.bytes": str(MARKER_BYTES)}
+MARKERS_ONLY = {"max.message.bytes": str(MARKER_BYTES), "compression.type": "gzip"}
 SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
 _MIN_OFFSETS_RETENTION_MINUTES = 525_600
 """A year."""
@@ -182,19 +186,25 @@ class KafkaSegments(SegmentStore):
             # Before the probe: a producer's metadata request could create a missing topic automatically.
             replicas = self._must_exist(segment)
             if not self._is_marked(segment):
-                if self._has_transactions:
-                    self._refuse_transactions(segment)
-                self._wait_for_transactions(segment)
-                self._kafka.again(lambda: self._kafka.change_settings(self._name(segment), SEALED))
-            probe = PartitionProbe(self._kafka, self._positions.partition_of(segment))
+                if not self._has_transactions:
+                    self._wait_for_transactions(segment)
+                settings = MARKERS_ONLY if self._has_transactions else SEALED
+                self._kafka.again(lambda: self._kafka.change_settings(self._name(segment), settings))
+            probe = PartitionProbe(self._kafka, self._positions.partition_of(segment), MARKER_BYTES)
             self._kafka.until(lambda: self._kafka.again(probe.is_refused))
+            if self._has_transactions:
+                # What was accepted before the change is then in the log.
+                time.sleep(SETTLE_SECONDS)
+                self._wait_for_transactions(segment)
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
 
     def is_terminated(self, segment: str) -> bool:
         with self._kafka.to(f"ask whether {segment} is terminated"):
             self._must_exist(segment)
-            probe = PartitionProbe(self._kafka, self._positions.partition_of(segment))
-            return self._is_marked(segment) and self._kafka.again(probe.is_refused)
+            probe = PartitionProbe(self._kafka, self._positions.partition_of(segment), MARKER_BYTES)
+            if not (self._is_marked(segment) and self._kafka.again(probe.is_refused)):
+                return False
+            return not (self._has_transactions and self._positions.has_open_transactions(segment))
 
     def delete(self, segment: str) -> None:
         with self._kafka.to(f"delete {segment}"):
@@ -312,20 +322,13 @@ class KafkaSegments(SegmentStore):
         settings = self._kafka.again(lambda: self._kafka.settings(self._positions.partition_of(segment).topic))
         return is_sealed(settings)
 
-    def _refuse_transactions(self, segment: str) -> None:
-        """Return when messages of transactions are refused, and those accepted before are in the log."""
-        self._kafka.again(lambda: self._kafka.change_settings(self._name(segment), _FENCED))
-        probe = PartitionProbe(self._kafka, KafkaPartition(self._name(segment), PARTITION), MARKER_BYTES)
-        self._kafka.until(lambda: self._kafka.again(probe.is_refused))
-        time.sleep(SETTLE_SECONDS)
-
     def _wait_for_transactions(self, segment: str) -> None:
         end = time.monotonic() + self._kafka.timeout
         while self._positions.has_open_transactions(segment):
             if time.monotonic() > end:
                 raise SegmentStoreError(
                     f"cannot terminate {segment} in {self._kafka.where}: it has had open transactions for "
-                    f"{self._kafka.timeout:g} s, which could not be ended afterwards; end them, then do it again"
+                    f"{self._kafka.timeout:g} s; end them, then do it again"
                 )
             time.sleep(DELAY_SECONDS)
 
@@ -340,5 +343,5 @@ class KafkaSegments(SegmentStore):
 
 
 def is_sealed(settings: Mapping[str, str]) -> bool:
-    """Return whether a topic has the settings by which it takes no messages."""
-    return all(settings[name] == value for name, value in SEALED.items())
+    """Return whether a topic has settings by which it takes no messages."""
+    return any(all(settings[name] == value for name, value in sealed.items()) for sealed in (SEALED, MARKERS_ONLY))

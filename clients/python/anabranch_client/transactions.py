@@ -3,8 +3,7 @@
 A transaction uses the layout that is known when it begins. If a segment is sealed meanwhile, Kafka refuses its messages
 and the transaction is aborted as a whole: `TransactionAborted`. The application begins it again, with the children.
 
-The controller seals the segments of topics with the property `transactions=true` in two steps: first only the markers
-that end transactions fit. So each message carries a header, which makes its batch larger than a marker.
+The controller lets a sealed segment of a topic with the property `transactions=true` take the markers that end them.
 """
 
 import time
@@ -35,7 +34,6 @@ from anabranch_client.names import PARTITION
 from anabranch_client.probe import REFUSALS
 from anabranch_client.watch import LayoutWatch
 
-HEADER = "anabranch.transaction"
 TIMEOUT_SECONDS = 60.0
 SUCCESSOR_SECONDS = 120.0
 """Longest wait for the layout without a segment that has refused a message; after it, the message is at fault.
@@ -53,7 +51,6 @@ class TransactionalProducer:
     def __init__(self, config: Mapping[str, Any], topic: str, transactional_id: str, timeout: float = 30.0) -> None:
         """Wait for the layout, and abort what an earlier producer of this id has left open. Raises `AnabranchError`."""
         settings = ProducerSettings.of(config)
-        self._header = HEADER, f"{transactional_id:>16}"
         self._watch = LayoutWatch(Controller(settings.controller), topic)
         self.topic = self._watch.topic
         self._layout: Layout | None = None
@@ -108,10 +105,10 @@ class TransactionalProducer:
             segment = layout.active[self._turn % len(layout.active)]
         else:
             segment = layout.find(key_hash(key.encode() if isinstance(key, str) else key))
-        all_headers = [*(copied_headers(headers) or []), self._header]
+        of_message = copied_headers(headers)
         try:
             self._kafka.produce(
-                segment.kafka_topic, value, key, PARTITION, self._on_delivery, timestamp=timestamp, headers=all_headers
+                segment.kafka_topic, value, key, PARTITION, self._on_delivery, timestamp=timestamp, headers=of_message
             )
         except BufferError as error:
             raise QueueFull(f"{len(self._kafka)} messages of {self.topic} are not stored yet: call poll") from error

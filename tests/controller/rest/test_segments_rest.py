@@ -62,23 +62,15 @@ def test_segment_created_terminated_and_deleted(
         assert name in answer.json()["reason"]
 
 
-@pytest.mark.parametrize("properties", [{}, {"transactions": "true"}])
-def test_transactions_end_before_a_terminated_segment_is_sealed(
-    running: RunningController, segments: KafkaSegments, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
+@pytest.mark.parametrize(("properties", "limit"), [({}, "0"), ({"transactions": "true"}, "78")])
+def test_terminated_segment_of_transactions_takes_their_ends(
+    running: RunningController, segments: KafkaSegments, properties: dict[str, str], limit: str
 ) -> None:
     topic = f"acme/segrest/t{len(properties)}"
-    fenced: list[str] = []
-    fence = KafkaSegments._refuse_transactions
-
-    def record(store: KafkaSegments, segment: str) -> None:
-        fence(store, segment)
-        assert not store.is_terminated(segment)
-        fenced.append(segment)
-
-    monkeypatch.setattr(KafkaSegments, "_refuse_transactions", record)
     assert running.client.put(f"/admin/v2/scalable/{topic}", json=properties).status_code == 204
     assert running.client.post(f"/admin/v2/segments/{topic}/0000-ffff-0/terminate").status_code == 204
-    assert fenced == ([f"segment://{topic}/0000-ffff-0"] if properties else [])
+    settings = segments._kafka.settings(kafka_topic(f"segment://{topic}/0000-ffff-0", LIFE))
+    assert settings["max.message.bytes"] == limit
 
 
 def test_active_segment_deleted_by_force_only(running: RunningController, segments: KafkaSegments) -> None:

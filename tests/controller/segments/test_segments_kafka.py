@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from anabranch.controller.segments.base import (
 from anabranch.controller.segments.kafka import KafkaSegments
 from anabranch.controller.segments.kafka_names import KafkaPartition, group_id, kafka_topic
 from anabranch.controller.segments.kafka_probe import PartitionProbe
+from decisions.topic.layout import SegmentLayout
 from schemas.kafka.connection import KafkaConnection
 from schemas.metadata import HashRange
 from tests.controller.conftest import NOWHERE
@@ -290,21 +292,57 @@ def test_used_subscription_deleted_with_segment_only(kafka: str, segments: Kafka
     assert segments.subscriptions(segment) == []
 
 
-def test_open_transaction_keeps_segment_open(kafka: str, segments: KafkaSegments, topic: str) -> None:
-    hurried = KafkaSegments(KafkaConnection(kafka), timeout_seconds=2)
+WITH_TRANSACTIONS = replace(SegmentLayout.create(1, 0, {"transactions": "true"}), created_at_ms=None)
+
+
+@pytest.mark.parametrize("layout", [SegmentLayout(0, 1, {}), WITH_TRANSACTIONS], ids=["without", "with"])
+def test_open_transaction_keeps_segment_open(
+    kafka: str, segments: KafkaSegments, topic: str, layout: SegmentLayout
+) -> None:
+    segments = segments.of_layout(layout)
+    hurried = KafkaSegments(KafkaConnection(kafka), timeout_seconds=2).of_layout(layout)
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "log_level": 0})
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(kafka_topic(segment), b"a")
     producer.flush()
-    with pytest.raises(SegmentStoreError, match=f"cannot terminate {segment} .* open transactions .* end them"):
-        hurried.terminate(segment)
+    for _ in range(2):
+        with pytest.raises(SegmentStoreError, match="cannot terminate .* open transactions .* end them"):
+            hurried.terminate(segment)
     assert not segments.is_terminated(segment)
     producer.commit_transaction()
     end = segments.terminate(segment)
+    assert segments.is_terminated(segment)
     assert end == 2
     assert read(kafka, segment, 1) == [b"a"]
+
+
+def test_sealed_segment_takes_only_ends_of_transactions(kafka: str, segments: KafkaSegments, topic: str) -> None:
+    """A refused message makes its segment part of the transaction, which must end there, sealed or not."""
+    segments = segments.of_layout(WITH_TRANSACTIONS)
+    sealed, active = segments.create(topic, 0, LOWER), segments.create(topic, 1, UPPER)
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions()
+    assert segments.terminate(sealed) == 0
+    told: list[KafkaError | None] = []
+    values = [b"", b"x", bytes(10), bytes(11), bytes(100), bytes(10_000)]
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        other = Producer({"bootstrap.servers": kafka, "compression.type": codec, "linger.ms": 0, "log_level": 0})
+        for value in values:
+            other.produce(kafka_topic(sealed), value, on_delivery=lambda error, _: told.append(error))
+            other.flush()
+    for _ in range(2):
+        producer.begin_transaction()
+        producer.produce(kafka_topic(sealed), b"late", on_delivery=lambda error, _: told.append(error))
+        producer.flush()
+        producer.abort_transaction(60)
+    assert [error and error.code() for error in told] == [KafkaError.MSG_SIZE_TOO_LARGE] * (5 * len(values) + 2)
+    producer.begin_transaction()
+    producer.produce(kafka_topic(active), b"a")
+    producer.commit_transaction(60)
+    assert segments.is_terminated(sealed)
+    assert read(kafka, active, 1) == [b"a"]
 
 
 def test_a_deleted_segment_comes_back_empty(kafka: str, segments: KafkaSegments, topic: str) -> None:
