@@ -308,7 +308,7 @@ def test_open_transaction_keeps_segment_open(
     producer.produce(kafka_topic(segment), b"a")
     producer.flush()
     for _ in range(2):
-        with pytest.raises(SegmentStoreError, match="cannot terminate .* open transactions .* end them"):
+        with pytest.raises(SegmentStoreError, match=r"cannot terminate .* open transactions .* end them"):
             hurried.terminate(segment)
     assert not segments.is_terminated(segment)
     producer.commit_transaction()
