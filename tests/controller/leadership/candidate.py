@@ -14,7 +14,7 @@ def main(address: str, root: str, path: str, value: str) -> None:
     def say(leadership: Leadership) -> None:
         print(leadership.state.value, flush=True)
 
-    with_store = ZooKeeperStore(address, root, session_s=1)
+    with_store = ZooKeeperStore(address, root, session_s=4)
     Election(with_store, path, value.encode(), say).start()
     sys.stdin.read()
 

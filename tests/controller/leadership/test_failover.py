@@ -43,8 +43,8 @@ def start(zookeeper: EmbeddedZooKeeper) -> Iterator[Start]:
     root = next(_roots)
     with ExitStack() as stack:
 
-        def start_one(address: str = zookeeper.address, session_s: float = 1.5, **named: Any) -> RunningController:
-            nodes = ZooKeeperStore(address, root, session_s=session_s, wait_s=3)
+        def start_one(address: str = zookeeper.address, session_s: float = 4, **named: Any) -> RunningController:
+            nodes = ZooKeeperStore(address, root, session_s=session_s, wait_s=10)
             return stack.enter_context(run_controller(nodes, **named))
 
         yield start_one

@@ -15,7 +15,7 @@ from tests.harness.chaos.nodes import ControllerNode
 from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
-SETTINGS, CHROOT = "session_seconds = 1", "/nodes-test"
+SETTINGS, CHROOT = "session_seconds = 4", "/nodes-test"
 
 
 class Cluster:
