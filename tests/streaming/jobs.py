@@ -27,6 +27,8 @@ from tests.engine.records import consumers, stats, tick
 from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
+BATCH_SECONDS = 180
+"""Longest wait for a batch of a job: on a busy machine Spark may give its Python up, and the query starts again."""
 TOPICS = [f"topic://acme/shop/orders-{number}" for number in range(4)]
 
 
@@ -210,7 +212,7 @@ def stop_when_all_is_read(
 
 def check_nothing_lost_and_nothing_twice(settings: Settings, feed: Feed, read_twice: int = 0) -> None:
     # A job of its own accord writes a tick at each full hour, which may be under way.
-    wait_until(lambda: read(settings) == feed.end_offsets() + read_twice, 60, 0.2)
+    wait_until(lambda: read(settings) == feed.end_offsets() + read_twice, BATCH_SECONDS, 0.2)
     batches = rows(settings, BATCHES)
     for generation in {row["generation"] for row in batches}:
         mine = sorted((row for row in batches if row["generation"] == generation), key=lambda row: row["batch_id"])

@@ -25,7 +25,7 @@ from streaming.job.job import JobFailed
 from tests.engine.balancers import bundle, ended, report, skewed
 from tests.engine.records import layout, record, stats, tick
 from tests.streaming.crashes import crashing_sink
-from tests.streaming.jobs import Feed, now_ms, rows
+from tests.streaming.jobs import BATCH_SECONDS, Feed, now_ms, rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
@@ -96,10 +96,12 @@ def test_ended_cycle_and_rebuild_leave_no_trace(
     assert not of_bundles(settings, HOLDS)
 
     job = start()
-    wait_until(lambda: {"east", "west"} <= {row["subject"] for row in of_bundles(settings, DECISIONS)}, 60)
+    wait_until(lambda: {"east", "west"} <= {row["subject"] for row in of_bundles(settings, DECISIONS)}, BATCH_SECONDS)
     later = now_ms()
     feed.send(report("broker-3:8080", {bundle(7): 90.0}, later, cpu=95), ended(decided[0]), tick(later))
-    wait_until(lambda: any(row["subject"] == "west/broker-3:8080" for row in of_bundles(settings, HOLDS)), 60)
+    wait_until(
+        lambda: any(row["subject"] == "west/broker-3:8080" for row in of_bundles(settings, HOLDS)), BATCH_SECONDS
+    )
     job.stop()
     assert all(row in of_bundles(settings, DECISIONS) for row in decided)
     assert recorded_clusters(settings, tmp_path / "first") == stored_clusters(spark, settings)
@@ -108,7 +110,7 @@ def test_ended_cycle_and_rebuild_leave_no_trace(
     assert "0 topics, 2 clusters with bundles" in state("rebuild")
     job = start()
     feed.send(tick(now_ms()))
-    wait_until(lambda: len({row["generation"] for row in rows(settings, BATCHES)}) == 2, 60)
+    wait_until(lambda: len({row["generation"] for row in rows(settings, BATCHES)}) == 2, BATCH_SECONDS)
     job.stop()
     assert recorded_clusters(settings, tmp_path / "second") == stored_clusters(spark, settings)
     numbers = sorted((row["subject"], row["seq"]) for row in of_bundles(settings, DECISIONS))
@@ -121,7 +123,7 @@ def test_bundles_enabled_later_survive_a_crash(start, job_settings, own_broker, 
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     job = start()
     feed.send(layout(SegmentLayout.create(2, now_ms() - 60_000)), stats({0: 1.0, 1: 1.0}, now_ms()), tick(now_ms()))
-    wait_until(lambda: any(row["type"] == "tick" for row in rows(settings, EVENTS)), 60)
+    wait_until(lambda: any(row["type"] == "tick" for row in rows(settings, EVENTS)), BATCH_SECONDS)
     job.stop()
     assert not of_bundles(settings, HOLDS)
 
@@ -130,18 +132,18 @@ def test_bundles_enabled_later_survive_a_crash(start, job_settings, own_broker, 
     messages = [*skewed(first), *skewed(first, "east"), record("broker-load", "west", b"no report")]
     feed.send(*messages)
     job = start(crashing_sink("decisions:after"))
-    wait_until(lambda: sum(row["kafka_topic"] == "broker-load" for row in rows(settings, EVENTS)) == 4, 60)
+    wait_until(lambda: sum(row["kafka_topic"] == "broker-load" for row in rows(settings, EVENTS)) == 4, BATCH_SECONDS)
     feed.send(tick(now_ms()))
     failure = job.end()
     assert isinstance(failure, JobFailed)
     assert "crashed at decisions:after" in str(failure.__cause__)
 
     job = start()
-    wait_until(lambda: {"east", "west"} <= {row["subject"] for row in of_bundles(settings, DECISIONS)}, 60)
+    wait_until(lambda: {"east", "west"} <= {row["subject"] for row in of_bundles(settings, DECISIONS)}, BATCH_SECONDS)
     by_cluster = {row["subject"]: row for row in of_bundles(settings, DECISIONS)}
     later = now_ms()
     feed.send(ended(by_cluster["west"]), report("broker-2:8080", {}, later, cpu=5), *messages, tick(later))
-    wait_until(lambda: len(letters_of_bundles(settings)) == 2 and suppressed(settings) == 6, 60)
+    wait_until(lambda: len(letters_of_bundles(settings)) == 2 and suppressed(settings) == 6, BATCH_SECONDS)
     job.stop()
 
     moved = [json.loads(row["arguments"]) for row in of_bundles(settings, DECISIONS)]

@@ -11,7 +11,7 @@ from schemas.settings.root import load_settings
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, SEGMENT_LOAD
 from tests.engine.records import columns, layout, stats, tick
 from tests.streaming.crashes import crashing_sink
-from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
+from tests.streaming.jobs import BATCH_SECONDS, TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
@@ -29,18 +29,18 @@ def test_columns_equal_single_samples_after_crash(start, job_settings, own_broke
         of_all = {**({TOPICS[0]: {1: -1.0}} if bad else {}), **dict(zip(together, loads, strict=True))}
         plain = [stats(rates, at, topic) for topic, rates in zip(by_topic, loads, strict=True)]
         feed.send(*plain, columns(of_all, at, "broker-2"))
-        wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.1)
+        wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.1)
 
     job = start(crashing_sink("dead_letters:after"))
     feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS])
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.1)
+    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.1)
     report(0, bad=True)
     assert "crashed at dead_letters:after" in str(job.end().__cause__)
     job = start()
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.1)
+    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.1)
     report(1, bad=False)
     feed.send(tick(now_ms()))
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.1)
+    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.1)
     job.stop()
 
     check_nothing_lost_and_nothing_twice(settings, feed)

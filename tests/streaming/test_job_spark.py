@@ -26,7 +26,16 @@ from streaming.job.job import PersonNeeded
 from streaming.operator.processor import BucketProcessor
 from tests.engine.records import consumers, layout, record, stats, tick
 from tests.harness.garbage import KINDS, make_garbage
-from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, load_round, now_ms, read, rows
+from tests.streaming.jobs import (
+    BATCH_SECONDS,
+    TOPICS,
+    Feed,
+    check_nothing_lost_and_nothing_twice,
+    load_round,
+    now_ms,
+    read,
+    rows,
+)
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
@@ -127,7 +136,7 @@ def opens_no_more_connections_with_every_batch(spark: SparkSession, settings: Se
     before = connections(spark)
     for _ in range(BATCHES_WATCHED):
         feed.send(tick(now_ms()))
-        wait_until(lambda: read(settings) == feed.end_offsets(), 60, 0.05)
+        wait_until(lambda: read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.05)
     assert connections(spark) < before + BATCHES_WATCHED
 
 

@@ -17,7 +17,7 @@ from schemas.settings.root import load_settings
 from schemas.tables.rows import DECISIONS
 from streaming.job.job import PersonNeeded, run_job
 from tests.engine.records import layout, stats, tick
-from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
+from tests.streaming.jobs import BATCH_SECONDS, TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
@@ -43,7 +43,7 @@ def test_remote_checkpoint_exclusive_and_rebuildable(at_a_url, start, state, job
     job = start()
     feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS])
     feed.send(*[stats({0: 50_000.0, 1: 1.0}, now_ms(), topic) for topic in TOPICS], tick(now_ms()))
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.2)
+    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.2)
     assert job.failure is None
     with pytest.raises(NoLease, match=r"in use by the job of process \d+ on .* with the checkpoint viewfs:"):
         run_job(settings, threading.Event())
@@ -62,7 +62,7 @@ def test_remote_checkpoint_exclusive_and_rebuildable(at_a_url, start, state, job
 
     job = start()
     feed.send(tick(now_ms()))
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.2)
+    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.2)
     assert job.failure is None
     job.stop()
     assert len(rows(settings, DECISIONS)) == decided

@@ -10,6 +10,7 @@ from schemas.tables.rows import DECISIONS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import layout, policy, stats, tick
 from tests.streaming.crashes import crashing_sink
 from tests.streaming.jobs import (
+    BATCH_SECONDS,
     TOPICS,
     Feed,
     check_nothing_lost_and_nothing_twice,
@@ -39,10 +40,10 @@ def test_decision_of_first_attempt_stays_open(spark, start, job_settings, own_br
         policy({"thresholdCrossing": False, "splitMsgRateInThreshold": 10_000}, "acme/shop"),
         *[stats({0: 9_500.0, 1: 1.0}, now_ms(), topic) for topic in TOPICS],
     )
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.1)
+    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.1)
     # Ten per cent more: of note for the first attempt, and across the threshold; not so for the second.
     feed.send(stats({0: 10_400.0}, now_ms(), TOPICS[0]))
-    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), 60, 0.1)
+    wait_until(lambda: not job.is_running or read(settings) == feed.end_offsets(), BATCH_SECONDS, 0.1)
     feed.send(tick(now_ms()))
     assert "crashed at decisions:after" in str(job.end().__cause__)
     [decision] = rows(settings, DECISIONS)

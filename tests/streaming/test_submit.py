@@ -15,7 +15,7 @@ from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS,
 from tests.engine.records import layout, tick
 from tests.examples import only_first
 from tests.harness.spark_cluster import StandaloneCluster
-from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
+from tests.streaming.jobs import BATCH_SECONDS, TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
@@ -68,7 +68,7 @@ def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path)
     checkpoint = Path(settings.stream.checkpoint)
     with fed_all_along(feed):
         before = read(settings)
-        wait_until(lambda: read(settings) > before, 60, 0.05)
+        wait_until(lambda: read(settings) > before, BATCH_SECONDS, 0.05)
         assert job.stop() == 0
     assert "cut off" not in job.log.read_text()
     begun, ended = ({int(file.name) for file in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits"))
