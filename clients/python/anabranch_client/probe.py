@@ -1,7 +1,7 @@
 """Asks Kafka whether a segment takes messages, without writing any.
 
 A message whose time stamp no segment allows: an open segment refuses it with INVALID_TIMESTAMP, a sealed one, which
-allows no message of any size, with MSG_SIZE_TOO_LARGE before it looks at the time. This needs the right to write only.
+allows no message, with MSG_SIZE_TOO_LARGE before it looks at the time. This needs the right to write only.
 """
 
 import threading
@@ -17,7 +17,7 @@ from anabranch_client.names import PARTITION
 
 _YEAR_3000_MS = 32_503_680_000_000
 _VALUE = bytes(100)
-"""More than a segment allows whose transactions are about to end: it is sealed next."""
+"""More than the end of a transaction, which a sealed segment may allow."""
 _OPTIONS = {
     "enable.idempotence": False,
     # A probe of a deleted segment must not create it again.
