@@ -28,7 +28,7 @@ from tests.executor.conftest import House
 from tests.harness.pulsar.cluster import CLUSTER, EXTENSIBLE, PulsarBroker, PulsarCluster
 from tests.waiting import wait_until
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @dataclass
