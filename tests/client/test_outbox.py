@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_client import config
 from anabranch_client import producer as module
 from anabranch_client.errors import AnabranchError, MessageDiscarded, QueueFull
 from anabranch_client.lanes import Lane
@@ -26,7 +27,7 @@ HALVES = [
     {"segmentId": 2, "hashRange": {"start": 0x8000, "end": 0xFFFF}, "state": "ACTIVE", "parentIds": [0]},
 ]
 SPLIT = Layout.from_record(TOPIC, {"epoch": 1, "createdAtMs": 5, "segments": {str(s["segmentId"]): s for s in HALVES}})
-BURST = {**CONFIG, "linger.ms": 5_000}
+BURST = {**CONFIG, "linger.ms": 30_000}
 """Within it, all messages but the first wait for others."""
 
 
@@ -65,6 +66,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> RecordingKafka:
     kafka = RecordingKafka()
     monkeypatch.setattr(module, "kafka_client", lambda *_: kafka)
     monkeypatch.setattr(module, "LayoutWatch", FixedWatch)
+    monkeypatch.setattr(config, "LINGER_MS", BURST["linger.ms"])
     return kafka
 
 

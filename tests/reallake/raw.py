@@ -128,8 +128,9 @@ class Raw:
         newest: dict[str, tuple[datetime, str | None]] = {}
         changes = [(row["since"], row["subject"], row["gate"]) for row in self.rows("holds")]
         changes += [(row["decided_at"], row["subject"], None) for row in self.rows("decisions")]
-        deleted = [row for row in self.events("layout") if row["cause"] == "deleted"]
-        changes += [(row["accepted_at"], row["subject"], None) for row in deleted]
+        # A topic that a batch deletes and creates again may be held in the same batch.
+        layouts = {(row["accepted_at"], row["subject"]): row["cause"] for row in self.events("layout")}
+        changes += [(*place, None) for place, cause in layouts.items() if cause == "deleted"]
         for at, subject, gate in sorted(changes, key=lambda change: (change[0], change[2] is None)):
             newest[subject] = (at, gate)
         return {subject: gate for subject, (_, gate) in newest.items() if gate is not None}
