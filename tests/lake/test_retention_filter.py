@@ -17,7 +17,7 @@ from anabranch.cli.commands.lake_retain import _drop_horizons
 from anabranch.cli.main import cli
 from lake import retention_filter
 from lake.files import read_table, table_path
-from lake.forgotten import is_marked, midnight_of, retention_marks
+from lake.forgotten import is_marked, midnight_of, retained_from, retention_marks
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, HORIZONS, OUTCOMES
@@ -244,6 +244,11 @@ def test_marks_never_go_back(tmp_path):
     # Of two namespaces both must be cut.
     assert not is_marked(delta, DAY, ["acme/shop", "other/shop"])
     assert not is_marked(delta, DAY)
+    # Clusters are in no namespace.
+    assert retained_from(lake, ()) is None
+    write(lake, hold(0, seq=5), hold(0, seq=6))
+    forget_rows(lake, HOLDS, DAY, is_dry_run=False)
+    assert retained_from(lake, ()) == midnight_of(DAY)
 
 
 def test_chunked_file_keeps_newest_of_each_topic(tmp_path):
