@@ -20,6 +20,7 @@ from lake.files import read_table, table_path
 from lake.forgotten import is_marked, midnight_of, retained_from, retention_marks
 from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
+from lake.tail import Tail
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, HORIZONS, OUTCOMES
 from tests.examples import examples
 from tests.local.lake import (
@@ -249,6 +250,17 @@ def test_marks_never_go_back(tmp_path):
     write(lake, hold(0, seq=5), hold(0, seq=6))
     forget_rows(lake, HOLDS, DAY, is_dry_run=False)
     assert retained_from(lake, ()) == midnight_of(DAY)
+
+
+def test_rows_that_stay_are_nothing_new_to_a_follower(tmp_path):
+    lake = str(tmp_path)
+    ready(lake)
+    write(lake, hold(0), hold(1, seq=2), hold(0, seq=3, subject=TOPICS[2]))
+    tail = Tail(lake, HOLDS, ["seq"])
+    assert sorted(row["seq"] for row in tail.read()) == [1, 2, 3]
+    assert forget_rows(lake, HOLDS, DAY, is_dry_run=False).rows == 1
+    assert stored(lake, HOLDS, "seq") == [2, 3]
+    assert tail.read() == []
 
 
 def test_chunked_file_keeps_newest_of_each_topic(tmp_path):
