@@ -24,7 +24,7 @@ class Cluster:
     def __init__(self, folder: Path, zookeeper: str) -> None:
         self.zookeeper = zookeeper
         self.a, self.b = (ControllerNode(folder / name, zookeeper, CHROOT, SETTINGS) for name in "ab")
-        self.http = httpx.Client(timeout=20, verify=PLAIN)
+        self.http = httpx.Client(timeout=60, verify=PLAIN)
 
     def ask(self, node: ControllerNode, verb: str, path: str) -> int:
         """The status of a call; 0 when there is no answer."""
