@@ -15,12 +15,14 @@ acknowledgement was lost, its retry is refused, and it writes the message a seco
 
 Transactions: so sealed, a segment also refuses the marker that ends one. A transaction that is open then stays open:
 readers of committed messages wait there forever, and Kafka's coordinator refuses every later transaction of that
-producer's id. It has written nothing to the segment if its only message there was refused. `terminate` waits until none
-is open, but a producer that opens them without a pause may slip in between. So a sealed segment of a topic with the
-property `transactions=true` takes markers for ever: its limit is their size, and Kafka has to compress all else, which
-makes the smallest message larger than that (18 bytes for gzip alone). Kafka looks at sizes once more after compressing,
-under the lock, and never compresses a marker. `terminate` then waits for what is open. A batch that its producer has
-compressed with gzip is not looked at again: it could still come if it waited for the lock for `SETTLE_SECONDS`.
+producer's id. This happens even if the segment refused all of its messages, as Kafka adds a segment to a transaction
+first. `terminate` waits until none is open, but a producer that opens them without a pause may slip in between.
+
+So a sealed segment of a topic with the property `transactions=true` still takes markers. Its limit is their size, and
+Kafka must compress all else with gzip, whose 18 bytes make the smallest message larger than that. Kafka checks sizes
+again after compressing, under the lock, and never compresses a marker. `terminate` then waits for what is open. A batch
+that its producer has compressed with gzip is not checked again: one that waited for the lock for longer than
+`SETTLE_SECONDS` could still come.
 
 Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
 unless set). Brokers for segments should set it to its maximum, 2147483647; `complaints` reports it if they do not.

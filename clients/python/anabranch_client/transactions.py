@@ -3,7 +3,7 @@
 A transaction uses the layout that is known when it begins. If a segment is sealed meanwhile, Kafka refuses its messages
 and the transaction is aborted as a whole: `TransactionAborted`. The application begins it again, with the children.
 
-The controller lets a sealed segment of a topic with the property `transactions=true` take the markers that end them.
+A sealed segment of a topic with the property `transactions=true` still takes the markers that end transactions.
 """
 
 import time
