@@ -51,7 +51,7 @@ class Connections(httpx.BaseTransport):
             ssl_context=tls,
             max_connections=None,
             keepalive_expiry=KEEP_ALIVE_SECONDS,
-            network_backend=_Backend(resolve),
+            network_backend=_Backend(resolve, self._closed),
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -75,7 +75,7 @@ class Connections(httpx.BaseTransport):
         )
 
     def close(self) -> None:
-        """Drop all connections; a thread that waits on one gets a fault."""
+        """Drop all connections; a thread that waits on one, or is about to, gets a fault."""
         self._closed.set()
         self._pool.close()
 
@@ -126,8 +126,8 @@ class _Body(httpx.SyncByteStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    def __init__(self, resolve: Callable[[str, int], str] | None) -> None:
-        self._plain, self._resolve = httpcore.SyncBackend(), resolve
+    def __init__(self, resolve: Callable[[str, int], str] | None, closed: threading.Event) -> None:
+        self._plain, self._resolve, self._closed = httpcore.SyncBackend(), resolve, closed
 
     def connect_tcp(
         self,
@@ -140,35 +140,68 @@ class _Backend(httpcore.NetworkBackend):
         left = _time_left(timeout, httpcore.ConnectTimeout)
         try:
             address = host if self._resolve is None else self._resolve(host, port)
-            return _Stream(self._plain.connect_tcp(address, port, left, local_address, socket_options))
+            return _Stream(self._plain.connect_tcp(address, port, left, local_address, socket_options), self._closed)
         except (UnicodeError, OverflowError) as error:  # a host or port that a redirect has made up
             raise httpcore.ConnectError(f"{host[:100]}:{port}: {error}") from None
 
 
 class _Stream(httpcore.NetworkStream):
-    def __init__(self, plain: httpcore.NetworkStream) -> None:
-        self._plain = plain
+    """One connection, used by one thread at a time and closed by any.
+
+    While a thread uses the socket, another that closes it only shuts it down, which ends every wait, and leaves the
+    rest to that thread: the system would give the number of a closed socket to the next one that is opened, and the
+    thread, about to wait on that number, would wait on a stranger's connection and read from it.
+    """
+
+    def __init__(self, plain: httpcore.NetworkStream, closed: threading.Event) -> None:
+        """`closed`: set once no thread may begin to use any connection."""
+        self._plain, self._all_closed = plain, closed
+        self._lock = threading.Lock()
+        self._in_use = self._was_closed = False
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._plain.read(max_bytes, _time_left(timeout, httpcore.ReadTimeout))
+        left = _time_left(timeout, httpcore.ReadTimeout)
+        with self._used(httpcore.ReadError):
+            return self._plain.read(max_bytes, left)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if not buffer:  # the end of a request that is already on its way: too late to withhold it
+            return
         left, may_send = _time_left(timeout, httpcore.WriteTimeout), _may_send.get()
         if may_send is not None and not may_send():
             raise Withheld("the connection was open too late: nothing was sent")
-        self._plain.write(buffer, left)
+        with self._used(httpcore.WriteError):
+            self._plain.write(buffer, left)
 
     def close(self) -> None:
-        # Closing alone does not wake another thread that is waiting for bytes.
-        with contextlib.suppress(OSError):
-            self._plain.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        self._plain.close()
+        with self._lock:
+            self._was_closed = True
+            if not self._in_use:
+                self._plain.close()
+                return
+            with contextlib.suppress(OSError):
+                self._plain.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
         left = _time_left(timeout, httpcore.ConnectTimeout)
-        return _Stream(self._plain.start_tls(ssl_context, server_hostname, left))
+        with self._used(httpcore.ConnectError):
+            return _Stream(self._plain.start_tls(ssl_context, server_hostname, left), self._all_closed)
 
     def get_extra_info(self, info: str) -> Any:
         return self._plain.get_extra_info(info)
+
+    @contextmanager
+    def _used(self, fault: type[Exception]) -> Iterator[None]:
+        with self._lock:
+            if self._was_closed or self._all_closed.is_set():
+                raise fault("the client is closed")
+            self._in_use = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_use = False
+                if self._was_closed:
+                    self._plain.close()

@@ -9,9 +9,11 @@ import threading
 import time
 
 import pytest
+from httpcore._backends.sync import SyncStream
 
 from anabranch.admin import transport as transport_module
 from anabranch.admin.answers import Lost, Misdirected, NotConnected, Response
+from anabranch.admin.connections import only_while
 from anabranch.admin.transport import BadAddress, PasswordInAddress, check_address
 from tests.admin.conftest import transport
 from tests.admin.server import CERTIFICATE, dribble, http, serving
@@ -274,6 +276,22 @@ def test_tls_body_keeps_the_deadline():
         assert time.monotonic() - began < 3
 
 
+@pytest.mark.parametrize(("body", "parts"), [(None, 1), ("{}", 2)], ids=["no body", "body"])
+def test_whole_request_was_not_withheld(body, parts):
+    """Whoever may send no more is asked once a part, never about a request that has gone out."""
+    with serving(http(200)) as server:
+        permissions = iter([True] * parts)
+        with only_while(lambda: next(permissions, False)):
+            answer = transport(server.url).exchange("POST", "/x", body=body)
+    assert isinstance(answer, Response)
+
+
+def test_withheld_request_does_not_reach_the_server():
+    with serving(http(200)) as server, only_while(lambda: False):
+        assert isinstance(transport(server.url).exchange("POST", "/x", body="{}"), NotConnected)
+    assert not any(server.asked)
+
+
 def test_closing_ends_what_waits_and_what_comes_later():
     answers = []
     with serving(dribble(b"", every_s=60)) as server:
@@ -285,6 +303,32 @@ def test_closing_ends_what_waits_and_what_comes_later():
         thread.join(10)
         answers.append(one.exchange("GET", "/x"))
     assert [type(answer) for answer in answers] == [Lost, NotConnected]
+
+
+def test_closing_leaves_a_socket_to_the_thread_that_uses_it(monkeypatch):
+    """Else its number may be a stranger's when the thread begins to wait on it."""
+    reading, closed, sockets, answers = threading.Event(), threading.Event(), [], []
+    read = SyncStream.read
+
+    def late(self, *arguments, **named):
+        sockets.append(self.get_extra_info("socket"))
+        reading.set()
+        closed.wait(30)
+        return read(self, *arguments, **named)
+
+    monkeypatch.setattr(SyncStream, "read", late)
+    with serving(dribble(b"", every_s=60)) as server:
+        one = transport(server.url, timeout_seconds=60)
+        thread = threading.Thread(target=lambda: answers.append(one.exchange("GET", "/x")))
+        thread.start()
+        assert reading.wait(30)
+        one.close()
+        while_used = sockets[0].fileno()
+        closed.set()
+        thread.join(10)
+    assert while_used >= 0
+    assert [type(answer) for answer in answers] == [Lost]
+    assert sockets[0].fileno() == -1
 
 
 def test_transport_serves_threads_concurrently():

@@ -70,6 +70,11 @@ class Raw:
                 found[row["decision_id"]].append(row)
         return dict(found)
 
+    @cached_property
+    def begun(self) -> set[str]:
+        """Ids of the open decisions with an intent: the executor was told to stop before it made the call."""
+        return {row["decision_id"] for row in self.rows("outcomes")} - self.ends.keys()
+
     def statuses(self) -> Counter[str]:
         """Number of decisions by how they ended; `open` without an end."""
         return Counter(

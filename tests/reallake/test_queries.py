@@ -39,7 +39,8 @@ def test_question_of_the_cookbook_can_be_asked(real_lake, sql):
 
 def test_decision_outcomes_have_one_row_a_decision(real_lake, raw):
     found = rows(real_lake, "SELECT decision_id, status, calls FROM decision_outcomes")
-    assert Counter(row["status"] for row in found) == raw.statuses()
+    statuses = raw.statuses() - Counter(open=len(raw.begun)) + Counter(intent=len(raw.begun))
+    assert Counter(row["status"] for row in found) == statuses
     assert {row["decision_id"] for row in found} == {row["decision_id"] for row in raw.rows("decisions")}
     calls = defaultdict(int)
     for row in raw.rows("outcomes"):
