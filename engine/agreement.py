@@ -78,6 +78,17 @@ def may_have_been(replayed: TopicSnapshot) -> tuple[list[TopicSnapshot], bool]:
     return candidates, are_all
 
 
+def seen_as_recorded(replayed: TopicSnapshot, recorded: TopicSnapshot) -> TopicSnapshot:
+    """Return the replayed snapshot with each load last seen when the decision's own record says."""
+    loads = replayed.loads
+    seen = {
+        number: replace(loads[number], seen_at=load.seen_at)
+        for number, load in recorded.loads.items()
+        if number in loads
+    }
+    return replace(replayed, loads={**loads, **seen})
+
+
 def _recorded_answer(row: Mapping[str, Any]) -> dict[str, object]:
     eligible_at = row["eligible_at"]
     eligible_ms = None if eligible_at is None else (eligible_at - _EPOCH) // timedelta(milliseconds=1)

@@ -111,6 +111,20 @@ def test_every_column_that_is_otherwise_is_told(table, columns, expected):
     assert any(expected in said for said in found.listed), found.listed
 
 
+def test_decision_on_many_old_loads_is_told_by_its_own_record():
+    """Only two of eight segments still reported, by samples that the filter suppressed: too many cases to try all."""
+    bucket, made = RecordedBucket(), SegmentLayout.create(8, NOW - MINUTE)
+    bucket.batch(NOW, layout(made, topic=NAMES[0]))
+    for minute in range(8):
+        at, reporting = NOW + SECOND + minute * MINUTE, range(8 if minute == 0 else 2)
+        bucket.batch(at, stats(dict.fromkeys(reporting, 10.0), at, NAMES[0]), tick(minute))
+    assert [row["arguments"] for row in bucket.table(DECISIONS).to_pylist()] == ['{"segments":[0,1]}']
+    found = replayed(bucket)
+    assert (found.listed, found.untold) == ([], 0)
+    other = replayed(bucket, edited(bucket, DECISIONS, arguments=lambda _: '{"segments":[2,3]}'))
+    assert any("on record is merge 2+3, this release says merge 0+1" in said for said in other.listed), other.listed
+
+
 @pytest.mark.parametrize("table", [DECISIONS, HOLDS])
 def test_missing_record_reported_once(table):
     bucket = quiet()

@@ -3,11 +3,12 @@
 Stage: under `anabranch.history.replay.report`. The order of an evaluation is the job's (`engine.autoscale.evaluation`):
 at a tick all topics in columns, otherwise the topics with an event. No table records when a load was last seen if its
 samples changed nothing, so all loads are first assumed to be fresh; if that does not lead to the recorded answer, every
-possible case is tried (`engine.agreement`).
+possible case is tried (`engine.agreement`), or with too many of them the one that the decision's own record tells.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from decisions.autoscale.columns import GATES
 from decisions.autoscale.decide import decide
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import TopicSnapshot
-from engine.agreement import may_have_been
+from engine.agreement import may_have_been, seen_as_recorded, snapshot_on_record
 from engine.autoscale.evaluation import asks_nothing
 from engine.autoscale.topics import TopicState
 from engine.replay import BucketReplay, Due, RecordedBatch
@@ -59,7 +60,7 @@ class Again:
             if then.get(topic) == now.get(topic):
                 continue
             trigger = "tick" if due.is_tick or topic in due.by_tick else "consumer"
-            if not self._may_have_said(topic, batch.now, trigger, then.get(topic)):
+            if not self._may_have_said(topic, batch, trigger, then.get(topic)):
                 yield Disagreement(topic, batch.now, then.get(topic), now.get(topic))
 
     def _at_tick(self, now: int) -> dict[str, Said]:
@@ -98,18 +99,27 @@ class Again:
                 answers[name] = news
         return answers
 
-    def _may_have_said(self, name: str, now: int, trigger: str, then: Said) -> bool:
+    def _may_have_said(self, name: str, batch: RecordedBatch, trigger: str, then: Said) -> bool:
         """Return True if one of the possible cases leads to the recorded answer, or not all could be tried."""
         topic = self._replay.state.topics.get(name)
         if topic is None or topic.known is None:
             return False
-        snapshot, _ = self._replay.seen_by(topic, now, trigger)
+        snapshot, _ = self._replay.seen_by(topic, batch.now, trigger)
         snapshots, are_all = may_have_been(snapshot)
+        if not are_all and (recorded := _recorded_snapshot(batch, name)) is not None:
+            snapshots, are_all = [seen_as_recorded(snapshot, recorded)], True
         if any(_news(topic, possible, decide(possible)) == then for possible in snapshots):
             return True
         if not are_all:
             self.untold += 1
         return not are_all
+
+
+def _recorded_snapshot(batch: RecordedBatch, name: str) -> TopicSnapshot | None:
+    """Return what a decision on the topic saw; None: there is none, or it cannot be read, which is told elsewhere."""
+    with suppress(ValueError):
+        return next((snapshot_on_record(row) for row in batch.decisions if row["subject"] == name), None)
+    return None
 
 
 def _news(topic: TopicState, snapshot: TopicSnapshot, answer: Answer) -> Said:
