@@ -14,7 +14,7 @@ from anabranch.alerts.asking import Asking, rehearse
 from anabranch.alerts.evaluator import Evaluator
 from anabranch.alerts.notifiers import Notifier
 from anabranch.alerts.posting import sender_of
-from anabranch.alerts.record import Notice, live_alerts, recorded_alerts
+from anabranch.alerts.record import Notice, due_notices, live_alerts, recorded_alerts
 from anabranch.alerts.rules import Rule, read_rules, rules_of
 from anabranch.alerts.states import Alert
 from lake.brakes import BrakeLog, SafeguardAct
@@ -309,6 +309,18 @@ def test_undelivered_notice_dropped_after_a_day(lake, receiver):
         wait_until(lambda: settled(evaluator, lake) == ["untold"])
     [row] = [row for row in recorded_alerts(lake) if row["status"] == "untold"]
     assert "it answers 500" in row["error"]
+    assert due_notices(recorded_alerts(lake)) == []
+
+
+def test_rejected_notice_is_not_due_again(lake, receiver):
+    receiver.status = 400
+    with evaluating(lake, receiver, Clock(101)) as evaluator:
+        evaluator.round()
+        assert len(due_notices(recorded_alerts(lake))) == 1
+        wait_until(lambda: not evaluator._notifiers["hook"].settled.empty())
+        evaluator.settle()
+    assert {row["status"] for row in recorded_alerts(lake) if row["destination"]} == {"due", "rejected"}
+    assert due_notices(recorded_alerts(lake)) == []
 
 
 def test_second_evaluator_takes_over(lake, receiver):
@@ -339,6 +351,11 @@ def test_rows_over_the_limit_are_read_to_be_counted(lake):
     few = {"name": "R", "sql": "SELECT * FROM (VALUES ('a'), ('b'), ('c')) AS t(topic)", "summary": "s"}
     matches = Asking(lake, at(0)).matches(Rule.model_validate({**few, "max_alerts": 1}))
     assert [match.labels for match in matches] == [(("topic", name),) for name in "abc"]
+
+
+def test_no_more_rows_are_read_than_are_counted(lake):
+    many = {"name": "R", "sql": "SELECT unnest(range(5000)) AS topic", "summary": "s", "max_alerts": 1}
+    assert len(Asking(lake, at(0)).matches(Rule.model_validate(many))) == 1_010
 
 
 def test_alerts_of_removed_rule_resolved(lake, receiver):

@@ -14,6 +14,7 @@ from anabranch.alerts.posting import DeliveryFailed, sender_of
 from anabranch.alerts.record import Notice
 from anabranch.alerts.rules import RulesError, rules_of
 from anabranch.alerts.states import Alert
+from tests.admin.server import serving
 from tests.alerts.receiver import receiving
 from tests.local.lake import at
 
@@ -119,6 +120,17 @@ def test_a_refusal_is_told_with_its_answer(receiver):
     receiver.status = 403
     with pytest.raises(DeliveryFailed, match="it answers 403: no"):
         sender(kind="webhook", url=receiver.url, allow_local=True).send([notice()], at(61))
+
+
+def test_endless_answer_is_read_no_further_than_its_message():
+    def endless(send):
+        send(b"HTTP/1.1 200 OK\r\n\r\n")
+        while send(b"a" * 1_000):
+            pass
+
+    with serving(endless) as server:
+        sender(kind="webhook", url=server.url, allow_local=True).send([notice()], at(61))
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433"])

@@ -134,20 +134,16 @@ def test_anything_seen_has_words(seen, words):
     assert observed(seen) == words
 
 
-def test_approval_recorded_once_with_reason_and_name(lake):
+@pytest.mark.parametrize(("kind", "done"), [("approve", ("good", "approved")), ("reject", ("bad", "rejected"))])
+def test_verdict_recorded_once_with_reason_and_name(lake, kind, done):
     decided, found = id_of(lake), page(lake)
-    fields = {
-        "id": decided,
-        "kind": "approve",
-        "reason": " it  is right ",
-        "proof": found.proof(f"/decision?id={decided}"),
-    }
+    fields = {"id": decided, "kind": kind, "reason": " it  is right ", "proof": found.proof(f"/decision?id={decided}")}
     assert found.post("/decision", fields).headers["location"] == f"/decision?id={decided}"
     act = acts_of(lake).verdict_on(decided)
-    assert (act.kind, act.reason, act.subject) == ("approve", "it is right", NAMES[0])
-    assert "approved" in found.get(f"/decision?id={decided}").text
-    again = found.post("/decision", {**fields, "kind": "reject"})
-    assert (again.status_code, "it was approved already" in again.text) == (409, True)
+    assert (act.kind, act.reason, act.subject) == (kind, "it is right", NAMES[0])
+    assert '<span class="{}">{}</span>'.format(*done) in found.get(f"/decision?id={decided}").text
+    again = found.post("/decision", {**fields, "kind": "reject" if kind == "approve" else "approve"})
+    assert (again.status_code, f"it was {done[1]} already" in again.text) == (409, True)
 
 
 @pytest.mark.parametrize(

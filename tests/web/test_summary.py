@@ -75,6 +75,15 @@ def test_summary_counts_topics_over_open_held_and_short():
     ]
 
 
+def test_stuck_topics_are_told_since_the_first():
+    stuck = [row(number, is_open=True, stuck_from=at(since)) for number, since in ((1, 60), (2, 30), (3, 101))]
+    waiting = [row(number, is_open=True, waiting="approval") for number in (4, 5)]
+    assert [need.sentence for need in summarize([*stuck, *waiting], [], [], at(100)).needs] == [
+        "2 topics are stuck, the first for 70 s",
+        "2 decisions wait for approval",
+    ]
+
+
 ALERTS_ON_RECORD = [{"alert": "TopicHot", "status": "firing"}, {"alert": "LoadMissing", "status": "pending"}]
 
 
