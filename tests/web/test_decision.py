@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
@@ -93,6 +94,15 @@ def test_page_shows_input_gates_and_outcome(lake):
     text = page(lake).get(f"/decision?id={decided}").text
     assert '<span class="good">applied</span>' in text
     assert "Approve</button>" not in text
+
+
+def test_decision_on_another_segment_is_another_answer(lake):
+    table = DeltaTable(f"{lake}/decisions")
+    rows = table.to_pyarrow_table()
+    for name, value in (("decision_id", "other"), ("arguments", '{"segments":[7]}')):
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), pa.array([value]))
+    write_deltalake(table, rows, mode="append")
+    assert "Replayed with this release: the same." not in page(lake).get("/decision?id=other").text
 
 
 def test_timeline_says_what_was_seen_in_words(lake):

@@ -179,6 +179,16 @@ def test_controller_that_starts_with_the_page_is_not_called_silent():
     assert states(probes=Probes(probe), now=now)["controller"][0] == "bad"
 
 
+def test_silence_of_the_controller_is_told_from_its_beginning(monkeypatch):
+    seconds, answers = [0], [200, None, None, None]
+    monkeypatch.setattr("anabranch.web.processes.time.time", lambda: at(seconds[0]).timestamp())
+    probe = Probe(lambda: answers.pop(0))
+    for second in (0, 10, 20, 30):
+        seconds[0] = second
+        probe.ask()
+    assert states(probes=Probes(probe), now=at(40))["controller"] == ("bad", "no answer for 30 s")
+
+
 def test_every_page_has_them_at_its_top(lake):
     shown = page(lake)
     for path in ("/", f"/topic?name={ORDERS}", "/operations", "/reports", "/standing"):

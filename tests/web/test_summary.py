@@ -84,6 +84,19 @@ def test_stuck_topics_are_told_since_the_first():
     ]
 
 
+def test_decisions_of_the_last_hour_are_counted():
+    decided = [
+        DecisionView(f"d{second}", ORDERS, action, (0,), "msgRateIn", "tick", at(second), status, None, None)
+        for second, action, status in (
+            (0, "merge", "applied"),
+            (1, "split", "applied"),
+            (2, "split", "applied"),
+            (3, "split", None),
+        )
+    ]
+    assert summarize([], decided, [], at(3_601)).hour == [("splits applied", 2), ("split not begun", 1)]
+
+
 ALERTS_ON_RECORD = [{"alert": "TopicHot", "status": "firing"}, {"alert": "LoadMissing", "status": "pending"}]
 
 
