@@ -181,7 +181,7 @@ def test_controller_that_starts_with_the_page_is_not_called_silent():
 
 def test_silence_of_the_controller_is_told_from_its_beginning(monkeypatch):
     seconds, answers = [0], [200, None, None, None]
-    monkeypatch.setattr("anabranch.web.processes.time.time", lambda: at(seconds[0]).timestamp())
+    monkeypatch.setattr("anabranch.web.processes.time", SimpleNamespace(time=lambda: at(seconds[0]).timestamp()))
     probe = Probe(lambda: answers.pop(0))
     for second in (0, 10, 20, 30):
         seconds[0] = second
