@@ -61,7 +61,7 @@ def waits(house: House) -> list[tuple[str, str]]:
 
 def test_approve_mode_waits_for_a_person(house: House):
     yes, no = house.decide(house.create("yes"), 0), house.decide(house.create("no"), 0)
-    with house.running(mode="approve"):
+    with house.running(mode="approve", brakes=brakes(failures=1)):
         house.commit(yes, no)
         wait_until(lambda: len(waits(house)) == 2)
         assert house.outcomes() == []
@@ -79,7 +79,8 @@ def test_approve_mode_waits_for_a_person(house: House):
     assert end["error"].endswith(": too late")
     assert [row["status"] for row in house.outcomes(no)] == ["rejected"]
     assert house.layout(no.subject).epoch == 0
-    assert status(house)["waiting"] == []
+    # A person's no is no failure, of which one would stop the executor.
+    assert (status(house)["waiting"], status(house)["stop"]) == ([], None)
 
 
 def test_impossible_approval_refused_with_reason(house: House):
