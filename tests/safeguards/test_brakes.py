@@ -253,13 +253,17 @@ def test_rate_kept_across_restart_in_order(house: House):
 
 
 def test_namespace_rate_spares_other_namespaces(house: House):
-    decided = splits(house, 3)
+    decided = splits(house, 4)
     other = House(house.lake, house.controller, house.gate, house.controller.new_namespace(), house.published)
     elsewhere = other.decide(other.create("orders"), 0)
     with house.running(brakes=brakes(actions_per_minute_per_namespace=2)):
-        house.commit(*decided, elsewhere)
+        house.commit(*decided[:3], elsewhere)
         wait_until(lambda: len(house.ends()) == 3 and waits(house))
-    assert waits(house) == [(decided[2].decision_id, "rate")]
+        # The calls have ended, and count for a minute all the same.
+        house.commit(decided[3])
+        wait_until(lambda: len(waits(house)) == 2)
+    assert waits(house) == [(one.decision_id, "rate") for one in decided[2:]]
+    assert house.gate.count("POST") == 3
     assert ended(house, [elsewhere])
 
 
@@ -279,14 +283,14 @@ def test_failures_of_all_shards_count(house: House):
 
 
 def test_failures_stop_executor_until_resumed(house: House):
-    decided, limits = splits(house, 5), {"brakes": brakes(failures=2), "workers": 1}
+    decided, limits = splits(house, 6), {"brakes": brakes(failures=2), "workers": 1}
     house.gate.always("POST", answers(412, '{"reason":"not now"}'))
     with house.running(**limits):
         house.commit(*decided[:1])
         assert house.end(decided[0])["status"] == "rejected"
         house.commit(*decided[1:2])
         assert house.end(decided[1])["status"] == "rejected"
-        house.commit(*decided[2:])
+        house.commit(*decided[2:5])
         wait_until(lambda: len(waits(house)) == 3)
     stop = status(house)["stop"]
     assert stop["reason"] == f"2 failures within 600 s, the last: {decided[1].subject}: 412 not now"
@@ -297,6 +301,12 @@ def test_failures_stop_executor_until_resumed(house: House):
         assert len(house.ends()) == 2
         assert "ended the stop of everything by" in say(house, "executor", "resume", "all", reason="mended").output
         wait_until(lambda: len(house.ends()) == 5)
+    assert status(house)["stop"] is None
+    # Those before the resumption are forgiven, after a restart as well.
+    house.gate.always("POST", answers(412, '{"reason":"not now"}'))
+    with house.running(**limits):
+        house.commit(decided[5])
+        assert house.end(decided[5])["status"] == "rejected"
     assert status(house)["stop"] is None
 
 
