@@ -326,6 +326,14 @@ def test_replaced_senders_consumer_count_ignored():
         assert known_after(*first, later).topics[TOPIC].consumers == {"billing": ("STREAM", 4)}
 
 
+def test_subscription_without_consumers_is_forgotten_when_deleted():
+    """Its count stays what it was, 0: the deletion is news all the same."""
+    known = known_after(layout(two_segments()), consumers(0, event="unregistered"))
+    assert known.topics[TOPIC].consumers == {"billing": ("STREAM", 0)}
+    gone = known_after(layout(two_segments()), consumers(0, event="unregistered"), consumers(0, event="deleted"))
+    assert gone.topics[TOPIC].consumers == {}
+
+
 def test_deleted_topic_returns_by_creation_only():
     gone = [sent_by(OLD, layout(two_segments())), sent_by(NEW, layout(two_segments(), "deleted"))]
     late = [sent_by(OLD, layout(two_segments(), "snapshot")), sent_by(OLD, consumers(3))]
