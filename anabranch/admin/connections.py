@@ -148,9 +148,9 @@ class _Backend(httpcore.NetworkBackend):
 class _Stream(httpcore.NetworkStream):
     """One connection, used by one thread at a time and closed by any.
 
-    While a thread uses the socket, another that closes it only shuts it down, which ends every wait, and leaves the
-    rest to that thread: the system would give the number of a closed socket to the next one that is opened, and the
-    thread, about to wait on that number, would wait on a stranger's connection and read from it.
+    While a thread uses the socket, any other thread only shuts it down. That ends every wait, and the using thread
+    closes the socket. If another closed it, the system could give its number to the next connection, and a thread
+    about to wait on that number would wait on, and read from, a connection of somebody else.
     """
 
     def __init__(self, plain: httpcore.NetworkStream, closed: threading.Event) -> None:
@@ -165,7 +165,7 @@ class _Stream(httpcore.NetworkStream):
             return self._plain.read(max_bytes, left)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if not buffer:  # the end of a request that is already on its way: too late to withhold it
+        if not buffer:  # the library ends a request so, when all of it has been sent: too late to withhold it
             return
         left, may_send = _time_left(timeout, httpcore.WriteTimeout), _may_send.get()
         if may_send is not None and not may_send():
@@ -178,9 +178,10 @@ class _Stream(httpcore.NetworkStream):
             self._was_closed = True
             if not self._in_use:
                 self._plain.close()
-                return
-            with contextlib.suppress(OSError):
-                self._plain.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            else:
+                with contextlib.suppress(OSError):
+                    # Not the method of a TLS socket, which would also take its TLS state from the using thread.
+                    socket.socket.shutdown(self._plain.get_extra_info("socket"), socket.SHUT_RDWR)
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None

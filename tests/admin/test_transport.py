@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from httpcore._backends.sync import SyncStream
+from httpcore._backends.sync import SyncBackend, SyncStream
 
 from anabranch.admin import transport as transport_module
 from anabranch.admin.answers import Lost, Misdirected, NotConnected, Response
@@ -278,7 +278,7 @@ def test_tls_body_keeps_the_deadline():
 
 @pytest.mark.parametrize(("body", "parts"), [(None, 1), ("{}", 2)], ids=["no body", "body"])
 def test_whole_request_was_not_withheld(body, parts):
-    """Whoever may send no more is asked once a part, never about a request that has gone out."""
+    """Permission is asked once for each part, and not again when all parts were sent."""
     with serving(http(200)) as server:
         permissions = iter([True] * parts)
         with only_while(lambda: next(permissions, False)):
@@ -292,10 +292,11 @@ def test_withheld_request_does_not_reach_the_server():
     assert not any(server.asked)
 
 
-def test_closing_ends_what_waits_and_what_comes_later():
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_closing_ends_what_waits_and_what_comes_later(tls):
     answers = []
-    with serving(dribble(b"", every_s=60)) as server:
-        one = transport(server.url, timeout_seconds=60)
+    with serving(dribble(b"", every_s=60), tls=tls) as server:
+        one = transport(server.url, timeout_seconds=60, **({"tls": believing()} if tls else {}))
         thread = threading.Thread(target=lambda: answers.append(one.exchange("GET", "/x")))
         thread.start()
         wait_until(lambda: server.asked)
@@ -306,7 +307,7 @@ def test_closing_ends_what_waits_and_what_comes_later():
 
 
 def test_closing_leaves_a_socket_to_the_thread_that_uses_it(monkeypatch):
-    """Else its number may be a stranger's when the thread begins to wait on it."""
+    """Otherwise its number could belong to another connection by the time the thread waits on it."""
     reading, closed, sockets, answers = threading.Event(), threading.Event(), [], []
     read = SyncStream.read
 
@@ -329,6 +330,28 @@ def test_closing_leaves_a_socket_to_the_thread_that_uses_it(monkeypatch):
     assert while_used >= 0
     assert [type(answer) for answer in answers] == [Lost]
     assert sockets[0].fileno() == -1
+
+
+def test_call_that_connects_while_its_client_closes_is_not_sent(monkeypatch):
+    connecting, closed, answers = threading.Event(), threading.Event(), []
+    connect = SyncBackend.connect_tcp
+
+    def late(self, *arguments, **named):
+        connecting.set()
+        closed.wait(30)
+        return connect(self, *arguments, **named)
+
+    monkeypatch.setattr(SyncBackend, "connect_tcp", late)
+    with serving(http(200)) as server:
+        one = transport(server.url, timeout_seconds=60)
+        thread = threading.Thread(target=lambda: answers.append(one.exchange("POST", "/x")))
+        thread.start()
+        assert connecting.wait(30)
+        one.close()
+        closed.set()
+        thread.join(10)
+    assert [type(answer) for answer in answers] == [Lost]
+    assert not any(server.asked)
 
 
 def test_transport_serves_threads_concurrently():

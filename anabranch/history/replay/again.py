@@ -3,7 +3,7 @@
 Stage: under `anabranch.history.replay.report`. The order of an evaluation is the job's (`engine.autoscale.evaluation`):
 at a tick all topics in columns, otherwise the topics with an event. No table records when a load was last seen if its
 samples changed nothing, so all loads are first assumed to be fresh; if that does not lead to the recorded answer, every
-possible case is tried (`engine.agreement`), or with too many of them the one that the decision's own record tells.
+possible case is tried (`engine.agreement`). If there are too many, a decision's own snapshot says which were fresh.
 """
 
 import json
@@ -116,7 +116,7 @@ class Again:
 
 
 def _recorded_snapshot(batch: RecordedBatch, name: str) -> TopicSnapshot | None:
-    """Return what a decision on the topic saw; None: there is none, or it cannot be read, which is told elsewhere."""
+    """Return the snapshot of a decision on the topic; None: there is none, or `report` says that it is unreadable."""
     with suppress(ValueError):
         return next((snapshot_on_record(row) for row in batch.decisions if row["subject"] == name), None)
     return None
