@@ -79,14 +79,10 @@ def may_have_been(replayed: TopicSnapshot) -> tuple[list[TopicSnapshot], bool]:
 
 
 def seen_as_recorded(replayed: TopicSnapshot, recorded: TopicSnapshot) -> TopicSnapshot:
-    """Return the replayed snapshot with each load last seen when the decision's own record says."""
-    loads = replayed.loads
-    seen = {
-        number: replace(loads[number], seen_at=load.seen_at)
-        for number, load in recorded.loads.items()
-        if number in loads
-    }
-    return replace(replayed, loads={**loads, **seen})
+    """Return the replayed snapshot with the times at which the recorded one last saw each load."""
+    seen_at = {number: load.seen_at for number, load in recorded.loads.items()}
+    loads = {n: replace(load, seen_at=seen_at.get(n, load.seen_at)) for n, load in replayed.loads.items()}
+    return replace(replayed, loads=loads)
 
 
 def _recorded_answer(row: Mapping[str, Any]) -> dict[str, object]:

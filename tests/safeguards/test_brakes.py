@@ -79,7 +79,7 @@ def test_approve_mode_waits_for_a_person(house: House):
     assert end["error"].endswith(": too late")
     assert [row["status"] for row in house.outcomes(no)] == ["rejected"]
     assert house.layout(no.subject).epoch == 0
-    # A person's no is no failure, of which one would stop the executor.
+    # A single failure would stop this executor; a person's rejection is none.
     assert (status(house)["waiting"], status(house)["stop"]) == ([], None)
 
 
@@ -260,7 +260,7 @@ def test_namespace_rate_spares_other_namespaces(house: House):
     with house.running(brakes=brakes(actions_per_minute_per_namespace=2)):
         house.commit(*decided[:3], elsewhere)
         wait_until(lambda: len(house.ends()) == 3 and waits(house))
-        # The calls have ended, and count for a minute all the same.
+        # The calls have ended, but still count for a minute.
         house.commit(decided[3])
         wait_until(lambda: len(waits(house)) == 2)
     assert waits(house) == [(one.decision_id, "rate") for one in decided[2:]]
@@ -306,7 +306,7 @@ def test_failures_stop_executor_until_resumed(house: House):
         assert "ended the stop of everything by" in say(house, "executor", "resume", "all", reason="mended").output
         wait_until(lambda: len(house.ends()) == 5)
     assert status(house)["stop"] is None
-    # Those before the resumption are forgiven, after a restart as well.
+    # Failures from before the resumption no longer count, not even after a restart.
     house.gate.always("POST", answers(412, '{"reason":"not now"}'))
     with house.running(**limits):
         house.commit(decided[5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
@@ -92,3 +93,8 @@ def page(lake: str, access: Access | None = None, **more: Any) -> Page:
     app = create_app(str(lake), access or Access(), NodeNames(HOST, called="web"), lambda: CONFIGURED, **more)
     app.state.fleet.look()
     return Page(app)
+
+
+def pictures(text: str) -> list[ET.Element]:
+    """Every `svg` of a page, as XML."""
+    return [ET.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.history.live import LakeReader
-from anabranch.web.drawing.strip import LEVELS, level
 from anabranch.web.fleet import UNHEARD_SECONDS
 from anabranch.web.pages.choosing import FILTERS, PAGE, Choice, choose
 from anabranch.web.pages.choosing import ORDERS as ORDER_NAMES
@@ -220,23 +218,6 @@ def test_filtered_pages_complete_and_ordered(only, order, gate, namespace, words
     assert sorted(numbers) == kept
     keys = [KEYS[order](number) for number in numbers]
     assert keys == sorted(keys)
-
-
-@pytest.mark.parametrize(
-    ("load", "is_cold", "words"),
-    [
-        (None, False, "no load seen"),
-        (0.2, True, "cold"),
-        (0.5, False, "below half"),
-        (0.51, True, "half to full"),
-        (0.8, False, "half to full"),
-        (0.81, False, "nearly full"),
-        (1.0, False, "nearly full"),
-        (1.01, False, "over the split threshold"),
-    ],
-)
-def test_colour_of_a_segment_is_that_of_its_load(load, is_cold, words):
-    assert LEVELS[level(load, is_cold)] == words
 
 
 def test_page_behind_the_last_one_is_the_last_one():

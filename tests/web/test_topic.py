@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-import xml.etree.ElementTree as ET
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -27,7 +26,7 @@ from anabranch.web.curves import load_columns
 from anabranch.web.pages import topic
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
 from anabranch.web.past import Sample, read_decisions, read_holds, read_loads, read_silences
-from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
+from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
@@ -35,7 +34,7 @@ from tests.engine.records import configured, consumers, delivery, layout, stats,
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
 from tests.local.lake import ORDERS, at, batch, decision, hold, layout_event, load, outcome, write
-from tests.web.pages import page
+from tests.web.pages import page, pictures
 
 ENDS = datetime(2026, 11, 22, 14, 30, tzinfo=timezone.utc)
 T0 = quote(NAMES[0], safe="")
@@ -62,11 +61,6 @@ def lake(tmp_path_factory):
     for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES):
         write_deltalake(create_table(lake, table), bucket.table(table), mode="append")
     return str(lake)
-
-
-def pictures(text):
-    """Every `svg` of a page, as XML."""
-    return [ET.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
 
 
 def test_head_shows_state_and_policy_origins(lake):
@@ -115,19 +109,6 @@ def test_picture_of_many_segments_begins_later_and_says_so(tmp_path, monkeypatch
     cut = found.get(asked).text
     assert "More than 2 segments have ended in this time: the picture begins at 2026-11-20 12:01:00 UTC" in cut
     assert cut.count("<clipPath") == whole.count("<clipPath") - 1 == 3
-
-
-def test_load_colours_its_segment_until_the_next_one():
-    policy = PROFILES["pip-483"]
-    loads = [Sample(at, (part * policy.split_thresholds[0], 0, 0, 0)) for at, part in ((20_000, 0.7), (60_000, 2.0))]
-    river = River("t", 0, 100_000, (Reach(0, 0x0000, 0xFFFF, 0, None),), ())
-    [picture] = pictures(str(topic.river_picture(river, {0: loads}, policy, [], [], lambda *_: "/why", str)))
-    drawn = [place.find("rect") for place in picture.iter() if place.tag == "a"]
-    assert [one.get("class") for one in drawn] == ["hu", "h2", "h4"]
-    lefts, widths = ([float(one.get(name)) for one in drawn] for name in ("x", "width"))
-    # No gap, and in proportion: a fifth, two and two.
-    assert lefts[1:] == pytest.approx([left + width for left, width in zip(lefts, widths, strict=True)][:-1], abs=1)
-    assert [width / sum(widths) for width in widths] == pytest.approx([0.2, 0.4, 0.4], abs=0.02)
 
 
 def test_a_part_asked_for_by_itself_is_a_whole_page(lake):

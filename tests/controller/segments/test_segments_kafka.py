@@ -309,7 +309,9 @@ def test_open_transaction_keeps_segment_open(
     producer.produce(kafka_topic(segment), b"a")
     producer.flush()
     for _ in range(2):
-        with pytest.raises(SegmentStoreError, match=f"{re.escape(segment)} .* open transactions .* end them"):
+        with pytest.raises(
+            SegmentStoreError, match=f"cannot terminate {re.escape(segment)} .* open transactions .* end them"
+        ):
             hurried.terminate(segment)
     assert not segments.is_terminated(segment)
     producer.commit_transaction()
